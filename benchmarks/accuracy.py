@@ -14,10 +14,10 @@ from random import Random
 from typing import Any
 
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.core.message import DELAY_SECONDS, OutgoingMessage, string
 from sqsdelay.core.outgoing import hop_deduplication_id
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying.relay import Relay
 from sqsdelay.sending.sender import QueueSender

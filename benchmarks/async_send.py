@@ -23,8 +23,8 @@ from typing import Any
 from benchmarks.support.contest import Work, compared
 from benchmarks.support.sqs_stub import BODY, REGION, Stub, running_stub
 from sqsdelay import AsyncDelaySender, DelaySender
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS
-from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.sqs.client import client_config
 from sqsdelay.sqs.sender import ASYNC_CONCURRENCY
 

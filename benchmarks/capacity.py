@@ -3,7 +3,7 @@
 Reckoned from AWS's quotas, assumed answer times and the costs that `benchmarks.capacity_measured` has
 stored; rewrites the tables of docs/capacity.md, the same each time.
 
-Every number of AWS stands here once, with its source, if `sqsdelay.limits` does not have it. What the
+Every number of AWS stands here once, with its source, if `sqsdelay.core.limits` does not have it. What the
 deployment sets comes from ``sqsdelay/cdk``: a test keeps the two equal, for importing the CDK takes seconds.
 """
 
@@ -18,8 +18,7 @@ from typing import Any, Final
 
 from benchmarks.support.blocks import rewritten
 from lambdas.dispatcher.handler import BATCH, CONCURRENT_SENDS, KEPT_BACK_MS
-from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH
-from sqsdelay.limits import (
+from sqsdelay.core.limits import (
     DEFAULT_HOP_SECONDS,
     DELAY_CONSUMER_MEMORY_MB,
     DISPATCHER_MEMORY_MB,
@@ -27,6 +26,7 @@ from sqsdelay.limits import (
     MAX_MESSAGE_TIMER_SECONDS,
     SCHEDULE_SECONDS,
 )
+from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH
 from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY
 from sqsdelay.sqs.receivers import LEAST_RECEIVERS, MOST_RECEIVERS
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS

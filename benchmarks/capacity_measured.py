@@ -33,7 +33,7 @@ from benchmarks.capacity import (
     SQS_SECONDS,
 )
 from benchmarks.support.sqs_stub import BODY, Stub, running_stub
-from sqsdelay.limits import MAX_BATCH_ENTRIES, SCHEDULE_SECONDS
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES, SCHEDULE_SECONDS
 from sqsdelay.testing import LocalAws
 
 ENDPOINT: Final = "orders"

@@ -16,8 +16,8 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from benchmarks.support.blocks import rewritten
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.cost import Prices, Workload, bill, shipped_prices
-from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 DOCUMENT: Final = DOCS / "cost.md"

@@ -11,10 +11,10 @@ from aws_lambda_powertools import Logger, Metrics
 from benchmarks.support.sqs_stub import BODY
 from lambdas.settings import PowertoolsLedger, report_outcomes
 from sqsdelay.cdk import function_names
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES
 from sqsdelay.core.message import Route
 from sqsdelay.cost import shipped_prices
 from sqsdelay.ledger.events import Event, EventKind, Source, to_json
-from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.relaying.outcomes import Outcome, Status
 
 LOGS_PER_GB: Final = float(shipped_prices().cloudwatch_logs_gb)

@@ -18,7 +18,7 @@ from typing import Final
 import psutil
 
 from benchmarks.support.sqs_stub import Stub, running_stub
-from sqsdelay.limits import MAX_BATCH_ENTRIES
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES
 from tests.services.processes import SQSDELAY, running
 
 ENDPOINT: Final = "orders"

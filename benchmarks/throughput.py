@@ -20,8 +20,8 @@ from typing import Any
 from benchmarks.support.contest import Work, compared, measured
 from benchmarks.support.sqs_stub import BODY, Stub, forget_proxies, running_stub
 from sqsdelay import DelayConsumer, DelaySender, Message
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.core.message import DELAY_SECONDS, DUE_AT, MESSAGE_ID
-from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.relaying import Outcome
 from sqsdelay.sqs.client import client_config
 from sqsdelay.sqs.curl import request_by_curl

@@ -19,9 +19,9 @@ from sqsdelay.cdk.stores import DYNAMODB
 from sqsdelay.cdk.unrestricted_delay import STORES, STORES_TO_USE
 from sqsdelay.core.delay import checked_max_delay, delay_ms
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.core.readable import parse_delay
 from sqsdelay.errors import ConfigurationError, SqsDelayError
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.stores.dynamodb.dynamodb_store import (
     DEFAULT_SHARDS,
     MAX_SHARDS,

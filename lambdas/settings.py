@@ -14,10 +14,10 @@ from aws_lambda_powertools.metrics import MetricUnit
 
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.function_names import LEDGER_MESSAGE, LEDGER_STREAM_SCHEME
+from sqsdelay.core.limits import DEFAULT_MAX_DELAY_SECONDS, SHORT_CALL_ATTEMPTS
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ledger.events import Event, Ledger, as_fields
-from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, SHORT_CALL_ATTEMPTS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, parking_settings
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.relaying.outcomes import DEFAULT_MAX_RECEIVES, Outcome, RelaySettings, Status

@@ -17,7 +17,7 @@ from celery import current_app
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.transport import SQS
 
-from sqsdelay import limits
+from sqsdelay.core import limits
 from sqsdelay.core.message import id_of_try
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import QueueUnavailable, SqsDelayError

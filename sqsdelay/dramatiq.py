@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from dramatiq import Broker, Message
 from dramatiq.common import current_millis
 
-from sqsdelay import limits
+from sqsdelay.core import limits
 from sqsdelay.core.message import id_of_try
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import ConfigurationError, SqsDelayError

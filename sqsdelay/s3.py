@@ -15,8 +15,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay import errors
 from sqsdelay.core.delay import Clock, SystemClock, check_range, utc
+from sqsdelay.core.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS, MAX_MESSAGE_BYTES
 from sqsdelay.core.message import Attribute
-from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS, MAX_MESSAGE_BYTES
 from sqsdelay.sending.sizes import Pointer, read_pointer
 
 if TYPE_CHECKING:

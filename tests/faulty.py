@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from sqsdelay.core.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import MessageTooLarge, QueueUnavailable, SendFailed, StoreUnavailable
-from sqsdelay.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.ports.stores import Claim
 from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from benchmarks.support.sqs_stub import BODY, REGION, Stub, forget_proxies, running_stub
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES
 from sqsdelay.core.message import DELAY_SECONDS, DUE_AT
-from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.spark import register
 from sqsdelay.spark.session import session
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from benchmarks.support.sqs_stub import Stub
-from sqsdelay.limits import MAX_BATCH_ENTRIES
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES
 
 Work = Callable[[int], object]
 """Does the work for so many messages."""

@@ -33,8 +33,8 @@ import boto3
 import uvloop
 from botocore.config import Config
 
+from sqsdelay.core.limits import DELAY_QUEUE_SUFFIX, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.core.message import DELAY_SECONDS, DUE_AT, string
-from sqsdelay.limits import DELAY_QUEUE_SUFFIX, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.sqs.endpoints import delay_queue_attributes
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from aws_lambda_powertools import Logger, Metrics
 from lambdas import settings
 from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS, SHORT_CALL_SECONDS
 from sqsdelay.core.received_message import ReceivedMessage, from_lambda_event
 from sqsdelay.errors import MalformedMessage
-from sqsdelay.limits import DEFAULT_HOP_SECONDS, SHORT_CALL_SECONDS
 from sqsdelay.opentelemetry import if_installed
 from sqsdelay.relaying.gathering import ForwardingRelay
 from sqsdelay.relaying.outcomes import Outcome

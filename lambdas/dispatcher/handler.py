@@ -22,8 +22,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from lambdas import settings
 from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_TIMER_SECONDS, SHORT_CALL_ATTEMPTS
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
-from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_TIMER_SECONDS, SHORT_CALL_ATTEMPTS
 from sqsdelay.opentelemetry import if_installed
 from sqsdelay.parking.parking import check
 from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace

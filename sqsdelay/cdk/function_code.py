@@ -34,7 +34,7 @@ _ROOMS: Final = (
 
 SOURCES: Final = (
     *("lambdas/*.py", "lambdas/*/*.py"),
-    *(f"sqsdelay/{name}.py" for name in ("__init__", "errors", "limits")),
+    *(f"sqsdelay/{name}.py" for name in ("__init__", "errors")),
     *(f"sqsdelay/cdk/{name}.py" for name in ("__init__", "function_names")),
     *(f"sqsdelay/{room}/*.py" for room in _ROOMS),
 )

@@ -18,11 +18,11 @@ from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from sqsdelay import limits
 from sqsdelay.cdk import function_names, queues_and_buckets
 from sqsdelay.cdk.function_code import PYTHON_VERSION, functions_archive
 from sqsdelay.cdk.ledger import S3Ledger
 from sqsdelay.cdk.queues_and_buckets import acknowledge, allow, grant_queues
+from sqsdelay.core import limits
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 
 DEFAULT_MAX_CONCURRENCY: Final = 10

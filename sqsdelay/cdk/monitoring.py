@@ -16,7 +16,7 @@ from constructs import Construct
 
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.queues_and_buckets import beside
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
+from sqsdelay.core.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.operating.status import OVERDUE_MARGIN_SECONDS
 
 PERIOD: Final = Duration.minutes(5)

@@ -14,7 +14,7 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from sqsdelay import limits
+from sqsdelay.core import limits
 from sqsdelay.errors import InvalidEndpoint
 
 NO_REDRIVE: Final = ("AwsSolutions-SQS3", "Serverless-SQSRedrivePolicy")

@@ -14,11 +14,11 @@ from aws_cdk import aws_scheduler as scheduler
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from sqsdelay import limits
 from sqsdelay.cdk import function_names, queues_and_buckets
 from sqsdelay.cdk.functions import CONCURRENCY, DispatcherFunction, Place, Wiring
 from sqsdelay.cdk.monitoring import SILENT, Alarms, Watched, of_runs, oldest, own_metric
 from sqsdelay.cdk.queues_and_buckets import allow, beside, grant_key, grant_queues, waiting_queue
+from sqsdelay.core import limits
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.operating.status import OVERDUE_MS, ROLE_TAG, STORE_TAG
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS

@@ -27,8 +27,8 @@ from sqsdelay.cdk.ledger import S3Ledger
 from sqsdelay.cdk.monitoring import Alarms, dashboard, of_endpoint
 from sqsdelay.core.delay import check_hop, checked_max_delay
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS, ERROR_QUEUE_SUFFIX
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint, InvalidSetting
-from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS, ERROR_QUEUE_SUFFIX
 from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS, STANDARD
 
 STORES: Final = (stores.DYNAMODB, stores.S3, stores.SCHEDULER)

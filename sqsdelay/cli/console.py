@@ -55,12 +55,9 @@ TABLE_ROWS: Final = 1_000
 def print_rows(headers: Sequence[str], rows: Iterable[Sequence[str]], **settings: Any) -> None:
     """Print a table whose cells take more lines on a narrow terminal, and never lose their ends.
 
-    To a pipe go the rows alone: a line each, their cells apart by tabs. Cells are no markup, and one
-    line each: they are whoever's who may send, and would pass for another row.
-
-    Args:
-        settings: of the terminal's table.
-    """
+    To a pipe go the rows alone: a line each, their cells apart by tabs. Cells are no markup, and one line
+    each: they are whoever's who may send, and would pass for another row. ``settings``: of the terminal's
+    table."""
     if not out.is_terminal:
         for row in rows:
             out.file.write("\t".join(map(one_line, row)) + "\n")

@@ -16,11 +16,11 @@ from typer import Argument, Option
 from sqsdelay.cli.console import figures, out, print_json, print_rows, say, show, tell
 from sqsdelay.cli.options import DelayOption, PricesFile, whole_seconds
 from sqsdelay.cli.spark_job import format_of, on_spark
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES
 from sqsdelay.cost.prices import Prices, parse_prices, shipped_prices, shipped_text
 from sqsdelay.cost.strategies import OF_STORE, bills, due_queue, recommend, ways
 from sqsdelay.cost.workload import TOGETHER, Bill, Workload, dollars
 from sqsdelay.errors import InvalidSetting
-from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 
 if TYPE_CHECKING:

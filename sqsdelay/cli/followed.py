@@ -17,13 +17,13 @@ from rich.table import Table
 from sqsdelay.cli.console import out, tell
 from sqsdelay.core.delay import delay_ms, due_at_ms
 from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES, MAX_RECEIVE_WAIT_SECONDS
 from sqsdelay.core.message import MESSAGE_ID, WAS_DUE_AT, Message, Route, attributes_of, text_of
 from sqsdelay.core.outgoing import was_due_ms
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.ledger.events import Event, Ledger, record_safely
 from sqsdelay.ledger.files import lateness_ms, received_events
-from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_RECEIVE_WAIT_SECONDS
 from sqsdelay.sending.sender import SendResult
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from sqsdelay.cli import options
 from sqsdelay.cli.console import counted, print_json, print_rows, say, show, tell
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.core.readable import Problem, age, instant
 from sqsdelay.errors import QueueMissing, QueueUnavailable, SchemaMismatch, StoreError, StoreMissing
-from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.operating import status as state
 from sqsdelay.operating.migration import Migrated, Migration, MigrationStatus
 from sqsdelay.parking.parking import check

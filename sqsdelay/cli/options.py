@@ -20,9 +20,9 @@ from sqsdelay import errors
 from sqsdelay.cli.console import OneLine, tell
 from sqsdelay.core.delay import SystemClock, checked_max_delay, delay_ms, due_at_ms, due_time
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.core.readable import parse_delay, parse_due_at
 from sqsdelay.ledger import FileLedger
-from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.operating.status import deployed_store, latest_of_sqs
 from sqsdelay.parking.parking import check
 from sqsdelay.stores import open_place, open_store

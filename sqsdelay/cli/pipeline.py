@@ -14,8 +14,8 @@ from typer import Argument, Option
 from sqsdelay.cli import options, spark_job
 from sqsdelay.cli.console import figures, print_json, say, show, tell
 from sqsdelay.cli.cost import read_prices
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.errors import MissingExtra
-from sqsdelay.limits import DEFAULT_HOP_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -100,8 +100,8 @@ def schedule(
         "max_delay_seconds": max_delay,
     }
     chosen = {name: str(value) for name, value in given.items() if value is not None}
-    of_replay = include != ["lost"] or ledger_format or as_of or grace != spark_job.GRACE_SECONDS
-    if replay is None and of_replay:
+    of_replay = (include, ledger_format, as_of, grace)
+    if replay is None and of_replay != (["lost"], None, None, spark_job.GRACE_SECONDS):
         raise typer.BadParameter(
             "--include, --ledger-format, --as-of and --grace are for --replay LEDGER; leave them out"
         )

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer import Option
 
-from sqsdelay import limits
 from sqsdelay.cli.console import counted, figures, out, print_rows, show, tell
 from sqsdelay.cli.followed import Run, seconds
 from sqsdelay.cli.options import EndpointName, Hop, Json, OptionalPlaceUrl, Target
+from sqsdelay.core import limits
 from sqsdelay.core.delay import delay_ms
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, Route, attributes_of, size_of
@@ -124,11 +124,8 @@ def _check_empty(queues: SqsQueues, endpoint: Endpoint, options: str) -> None:
 def _messages(
     number: int, hop: int, longest: int, fifo: bool, *, soonest: int | None
 ) -> dict[Route, list[Message]]:
-    """What to send each way: delays spread evenly, bodies and attributes of every kind.
-
-    Args:
-        soonest: how far ahead the store takes messages, None without one.
-    """
+    """What to send each way: delays spread evenly, bodies and attributes of every kind. ``soonest``: how far
+    ahead the store takes messages, None without one."""
     run = f"prove-{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
     ways = {Route.DIRECT: (0, hop), Route.DELAY_QUEUE: (hop + 1, longest)}
     turns = [Route.DIRECT, Route.DELAY_QUEUE, Route.DELAY_QUEUE, Route.DELAY_QUEUE]

@@ -11,8 +11,8 @@ from typer import Argument, Option
 
 from sqsdelay.cli.console import say, show, tell
 from sqsdelay.cli.options import Commands, Json, times
+from sqsdelay.core.limits import CONNECT_SECONDS
 from sqsdelay.errors import InvalidMessage
-from sqsdelay.limits import CONNECT_SECONDS
 
 if TYPE_CHECKING:
     from sqsdelay.rabbitmq import Topology, Transfer

@@ -14,13 +14,13 @@ from sqsdelay.cli.console import print_json, say, start_of, tell
 from sqsdelay.cli.followed import let_go
 from sqsdelay.cli.options import JsonLines, LedgerFile, Target, opened_ledger
 from sqsdelay.core.delay import utc
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES, MAX_RECEIVE_WAIT_SECONDS
 from sqsdelay.core.message import MESSAGE_ID, Attribute, text_of
 from sqsdelay.core.readable import instant
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.ledger.events import record_safely
 from sqsdelay.ledger.files import lateness_ms, received_events, waited_ms
-from sqsdelay.limits import MAX_BATCH_ENTRIES, MAX_RECEIVE_WAIT_SECONDS
 
 if TYPE_CHECKING:
     from sqsdelay.s3 import BodyReader

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from rich.logging import RichHandler
 from typer import Argument, Option
 
-from sqsdelay import limits
 from sqsdelay.cli import options
 from sqsdelay.cli.console import OneLine, counted, err, print_json, tell
+from sqsdelay.core import limits
 from sqsdelay.core.readable import instant
 from sqsdelay.dispatching import dispatcher as dispatching
 from sqsdelay.errors import StoreUnavailable

@@ -16,20 +16,14 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer import Option
 
+from sqsdelay import errors
 from sqsdelay.cli import options
 from sqsdelay.cli.console import err, print_json, show, tell
 from sqsdelay.core.delay import utc
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_BYTES
 from sqsdelay.core.message import Message, Route, check_trace_header, size_of
 from sqsdelay.core.readable import attribute_of, attributes_of_texts, parse_delay, parse_due_at
 from sqsdelay.core.stored_message import StoredMessage, to_store
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidDelay,
-    InvalidMessage,
-    SqsDelayError,
-    StoreUnavailable,
-)
-from sqsdelay.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_BYTES
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, check
 from sqsdelay.sending.sender import SendResult
 from sqsdelay.sending.sizes import SizeLimits
@@ -102,7 +96,7 @@ def send(
     target = options.Target(endpoint, store, to)
     with target.optional_place() as place:
         if place is not None:
-            with suppress(StoreUnavailable):  # What is due soon needs none.
+            with suppress(errors.StoreUnavailable):  # What is due soon needs none.
                 check(place)
         if store_only:
             if place is None:
@@ -145,10 +139,10 @@ def _into(target: options.Target, endpoint: str, place: ParkingPlace) -> Send:
         from sqsdelay.sqs.client import default_client
         from sqsdelay.sqs.queues import SqsQueues
 
-        with suppress(ConfigurationError):  # No SQS to ask, which storing does not need.
+        with suppress(errors.ConfigurationError):  # No SQS to ask, which storing does not need.
             limits = SizeLimits(SqsQueues(default_client(connections=1, attempts=1)))
 
-    def checked(message: Message) -> StoredMessage | SqsDelayError:
+    def checked(message: Message) -> StoredMessage | errors.SqsDelayError:
         """What is to be stored. A message that no queue takes is found out now, while a person still
         knows it, and not when it is due."""
         try:
@@ -160,7 +154,7 @@ def _into(target: options.Target, endpoint: str, place: ParkingPlace) -> Send:
                 for queue in {target.endpoint.hand_over_queue, target.endpoint.queue}:
                     limits.check(queue, own)
             return stored
-        except (InvalidDelay, InvalidMessage) as error:
+        except (errors.InvalidDelay, errors.InvalidMessage) as error:
             return error
 
     def store(messages: Sequence[Message]) -> list[SendResult]:
@@ -168,9 +162,9 @@ def _into(target: options.Target, endpoint: str, place: ParkingPlace) -> Send:
         outcomes = iter(parking.park([e for e in kept if isinstance(e, StoredMessage)]))
         results = []
         for each in kept:
-            if isinstance(each, SqsDelayError):
+            if isinstance(each, errors.SqsDelayError):
                 results.append(SendResult(error=each))
-            elif isinstance(outcome := next(outcomes), SqsDelayError):
+            elif isinstance(outcome := next(outcomes), errors.SqsDelayError):
                 results.append(SendResult(error=outcome))
             else:
                 results.append(SendResult(each.message_id, Route.STORE, utc(each.due_ms)))
@@ -225,7 +219,7 @@ def opened_lines(file: Path) -> IO[str]:
 
 def read_messages(
     lines: Iterable[str], times: Times
-) -> Iterator[tuple[int, Message | SqsDelayError]]:
+) -> Iterator[tuple[int, Message | errors.SqsDelayError]]:
     """A file's lines by number, from 1: each a message, or why it is none. Blank lines are passed over.
     ``times`` is for lines that name neither delay nor due time."""
     for number, line in enumerate(lines, start=1):
@@ -233,7 +227,7 @@ def read_messages(
             continue
         try:
             yield number, read_message(line, times)
-        except SqsDelayError as error:
+        except errors.SqsDelayError as error:
             yield number, error
 
 
@@ -242,15 +236,17 @@ def read_message(line: str, times: Times) -> Message:
     try:
         given = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InvalidMessage(f"not JSON: {error}") from error
+        raise errors.InvalidMessage(f"not JSON: {error}") from error
     if not isinstance(given, dict) or "body" not in given:
-        raise InvalidMessage('not a JSON object with a "body"')
+        raise errors.InvalidMessage('not a JSON object with a "body"')
     if unknown := sorted(set(given) - FIELDS):
-        raise InvalidMessage(f"unknown field {unknown[0]!r}; use only {', '.join(sorted(FIELDS))}")
+        raise errors.InvalidMessage(
+            f"unknown field {unknown[0]!r}; use only {', '.join(sorted(FIELDS))}"
+        )
     body = _body(given.pop("body"), given.pop("body_repeat", 1))
     attributes = given.pop("attributes", {})
     if not isinstance(attributes, dict):
-        raise InvalidMessage(f"attributes {attributes!r} is not a JSON object")
+        raise errors.InvalidMessage(f"attributes {attributes!r} is not a JSON object")
     own: dict[str, Any] = {n: given.pop(n) for n in ("delay", "due_at") if given.get(n) is not None}
     texts = {n: each if isinstance(each, str) else json.dumps(each) for n, each in own.items()}
     if type(own.get("delay", 0)) not in (int, float):
@@ -270,12 +266,16 @@ def _body(body: Any, repeat: Any) -> str:
         try:
             body = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
         except RecursionError as error:
-            raise InvalidMessage("body is nested too deeply; send it as a JSON string") from error
+            raise errors.InvalidMessage(
+                "body is nested too deeply; send it as a JSON string"
+            ) from error
     whole = isinstance(repeat, int) and not isinstance(repeat, bool)
     if not whole or not 1 <= repeat <= MAX_MESSAGE_BYTES:
         shown = str(repeat)[:20]
-        raise InvalidMessage(f"body_repeat={shown}; use a whole number, 1 to {MAX_MESSAGE_BYTES}")
+        raise errors.InvalidMessage(
+            f"body_repeat={shown}; use a whole number, 1 to {MAX_MESSAGE_BYTES}"
+        )
     if repeat > 1 and (size := len(body) * repeat) > MAX_MESSAGE_BYTES:
         made = f"body_repeat={repeat} makes a body of {size} characters"
-        raise InvalidMessage(f"{made}; the limit is {MAX_MESSAGE_BYTES} bytes")
+        raise errors.InvalidMessage(f"{made}; the limit is {MAX_MESSAGE_BYTES} bytes")
     return str(body * repeat)

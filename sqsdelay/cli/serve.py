@@ -28,9 +28,9 @@ from sqsdelay.cli.run import Tally, log_to_stderr, stop_on_signals
 from sqsdelay.cli.send import opened_lines, read_messages
 from sqsdelay.core.delay import SystemClock, utc
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.core.message import Message
 from sqsdelay.errors import InvalidMessage, SqsDelayError
-from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.relaying.outcomes import Outcome, Status
 from sqsdelay.testing.local_aws import LocalAws
 

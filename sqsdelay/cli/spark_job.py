@@ -74,12 +74,8 @@ def on_spark(
     time_zone: str = "UTC",
     sends: Mapping[str, Any] | None = None,
 ) -> _Found:
-    """What a command does with Spark, and how far it is meanwhile.
-
-    Args:
-        reads: what, in words.
-        sends: the options of what it sends; None if it sends nothing.
-    """
+    """What a command does with Spark, and how far it is meanwhile. ``reads``: what, in words. ``sends``: the
+    options of what it sends; None if it sends nothing."""
     from sqsdelay.spark.session import LOCAL, ONE_PROCESS, session
 
     master = context.obj or LOCAL

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from sqsdelay import limits
+from sqsdelay.core import limits
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import InvalidSetting, MissingExtra
 

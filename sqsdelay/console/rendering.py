@@ -19,12 +19,12 @@ from starlette.responses import HTMLResponse, Response
 from sqsdelay.console.sampling import GONE_SECONDS, OLD_SECONDS, Sample
 from sqsdelay.console.services import Services
 from sqsdelay.console.source import BODY_SHOWN, Body, BrokerStatus, Source, text_of
+from sqsdelay.core.limits import MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
 from sqsdelay.core.message import Attribute
 from sqsdelay.core.readable import age, instant, one_line, plain
 from sqsdelay.cost import dollars
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.ledger.events import Source as Recorder
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
 from sqsdelay.operating.status import OVERDUE_MARGIN_SECONDS, EndpointStatus, Role, StoreStatus
 
 LATELY_SECONDS: Final = {Recorder.CONSUMER: 20, Recorder.DISPATCHER: SCHEDULE_SECONDS}

@@ -20,12 +20,12 @@ from sqsdelay.console.sampling import in_words
 from sqsdelay.console.source import Source, text_of
 from sqsdelay.core.delay import Clock, SystemClock, due_at_ms, due_time, seconds_until, too_far
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import CONNECT_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.core.message import Message, Route, attributes_of, new_message_id, size_of
 from sqsdelay.core.readable import attributes_of_texts, instant, one_line
 from sqsdelay.core.rejection import Rejection
 from sqsdelay.cost import Workload, bill, dollars, shipped_prices
 from sqsdelay.cost.strategies import OF_STORE
-from sqsdelay.limits import CONNECT_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.operating.error_queue import Discard, Retry, RetryStatus
 from sqsdelay.operating.status import CHANGED
 from sqsdelay.parking import parking

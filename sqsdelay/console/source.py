@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from botocore.exceptions import BotoCoreError, ConnectTimeoutError, ReadTimeoutError
 
-from sqsdelay import errors, limits
+from sqsdelay import errors
 from sqsdelay.console import ConsoleSettings
 from sqsdelay.console.sampling import Patience, Sampled
+from sqsdelay.core import limits
 from sqsdelay.core.delay import Clock, due_at_ms, utc
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import Attribute

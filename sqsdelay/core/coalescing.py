@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar, cast
 
 from sqsdelay.core.delay import Clock, SystemClock
+from sqsdelay.core.limits import MAX_BATCH_BYTES
 from sqsdelay.errors import InvalidSetting
-from sqsdelay.limits import MAX_BATCH_BYTES
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -78,14 +78,8 @@ class Coalescer(Generic[T]):
         self._hurried = False
 
     def add(self, key: Hashable, item: T, *, size: int, most: int, now: float) -> Waiting[T]:
-        """Let an item wait.
-
-        Args:
-            key: what it shares with those it may leave with.
-            size: its bytes as SQS counts them.
-            most: how many one request for this key takes.
-            now: monotonic seconds.
-        """
+        """Let an item wait. ``key``: what it shares with those it may leave with. ``size``: its bytes as SQS
+        counts them. ``most``: how many one request for this key takes. ``now``: monotonic seconds."""
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = _Line(most if self._linger else 1)
@@ -228,16 +222,9 @@ class SharedCalls(Generic[T, R]):
         most: int,
         within_seconds: float = math.inf,
     ) -> list[R]:
-        """The items' own results, in order. For the arguments see `Coalescer.add`.
-
-        Args:
-            within_seconds: how long it may wait for another thread.
-
-        Raises:
-            What ``work`` raised in this thread.
-            Interrupted: another had its items, and failed or has no result in time.
-            NeverLeft
-        """
+        """The items' own results, in order. For the arguments see `Coalescer.add`. ``within_seconds``: how
+        long it may wait for another thread. Raises what ``work`` raised in this thread; Interrupted: another
+        had its items, and failed or has no result in time; NeverLeft."""
         now = self._clock.monotonic()
         thread = _Thread[R]([None] * len(items), len(items), now, now + within_seconds)
         waiting = list[Waiting[_OfThread[T, R]]]()

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
+from sqsdelay.core.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.errors import InvalidDelay, InvalidSetting
-from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS
 
 Delay = timedelta | int | float
 """A delay: a ``timedelta``, or seconds, whole or fractional."""
@@ -153,11 +153,8 @@ Decision = HandOver | Requeue | Park
 
 
 def check_range(least: float, most: float | None = None, /, why: str = "", **given: float) -> None:
-    """Refuse numbers below ``least``, or above ``most`` unless that is None.
-
-    Raises:
-        InvalidSetting: names the setting, its value, the range and ``why`` it is so.
-    """
+    """Refuse numbers below ``least``, or above ``most`` unless that is None. Raises InvalidSetting: names the
+    setting, its value, the range and ``why`` it is so."""
     for name, value in given.items():
         if not (least <= value and (most is None or value <= most)):
             wanted = f"{least} or more" if most is None else f"{least} to {most}"

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Final
 from urllib.parse import urlsplit
 
-from sqsdelay import limits
+from sqsdelay.core import limits
 from sqsdelay.errors import InvalidEndpoint
 
 _ARN: Final = re.compile(r"arn:[a-z-]+:sqs:([a-z0-9-]+):(\d{12}):([^:/]+)", re.ASCII)

@@ -14,10 +14,9 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, NotRequired, TypedDict, TypeVar
 
-from sqsdelay import limits
+from sqsdelay.core import limits
 from sqsdelay.core.delay import Delay, DueTime, due_time
 from sqsdelay.errors import InvalidMessage, MessageTooLarge, TooManyAttributes
-from sqsdelay.limits import ID
 
 
 class Attribute(TypedDict):
@@ -272,12 +271,8 @@ def _utf8_bytes(text: str) -> int:
 
 def check_limits(body: str, attributes: Attributes, *additions: Attributes) -> int:
     """The size of a message in bytes, with the first additions, if SQS takes it with each of them. Raises
-    TooManyAttributes, MessageTooLarge: with value, limit and remedy.
-
-    Args:
-        attributes: the user's.
-        additions: what sqsdelay adds, at one stage of the way after the other.
-    """
+    TooManyAttributes, MessageTooLarge: with value, limit and remedy. ``attributes``: the user's.
+    ``additions``: what sqsdelay adds, at one stage of the way after the other."""
     added = max((len(addition) for addition in additions), default=0)
     count = len(attributes) + added
     if count > limits.MAX_ATTRIBUTES:
@@ -402,7 +397,7 @@ def id_of_try(task_id: Any, retries: Any) -> str | None:
     """A task's id as a message's, with the number of the retry: a retry is another message. None where it
     can be no message's."""
     message_id = f"{task_id}.{retries}" if retries else task_id
-    return message_id if isinstance(message_id, str) and ID.fullmatch(message_id) else None
+    return message_id if isinstance(message_id, str) and limits.ID.fullmatch(message_id) else None
 
 
 class MessageIds(NamedTuple):

@@ -13,6 +13,7 @@ from typing import Final
 from sqsdelay.core import message as wire
 from sqsdelay.core import received_message
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import ID, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
 from sqsdelay.core.message import (
     Attribute,
     Attributes,
@@ -25,7 +26,6 @@ from sqsdelay.core.message import (
     text_of,
 )
 from sqsdelay.core.received_message import DelayedMessage, FifoIds, ReceivedMessage, whole_number
-from sqsdelay.limits import ID, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
 
 
 def send_deduplication_id(message: CheckedMessage, message_id: str, ours: Attributes) -> str:
@@ -72,12 +72,9 @@ _CHANCE_BYTES: Final = 12
 @dataclass(frozen=True, slots=True)
 class TraceHeader:
     """A span's place in a trace. Source: AWS X-Ray Developer Guide, "Tracing header". A trace id of W3C's,
-    which OpenTelemetry has, is the same 32 digits without the dashes.
-
-    Args:
-        trace_id, span_id: 32 and 16 hexadecimal digits; no span id where no span has begun the trace.
-        sampled: None where nobody has decided.
-    """
+    which OpenTelemetry has, is the same 32 digits without the dashes. ``trace_id``, ``span_id``: 32 and 16
+    hexadecimal digits; no span id where no span has begun the trace. ``sampled``: None where nobody has
+    decided."""
 
     trace_id: str
     span_id: str | None = None
@@ -201,13 +198,9 @@ def delayed(
     message_group_id: str | None,
     deduplication_id: str | None = None,
 ) -> dict[str, Attribute]:
-    """What is added to the attributes of a message for the delay queue, but for its id.
-
-    Args:
-        remaining_ms: the delay from now.
-        due_ms: the due time where it is absolute; a relative delay starts at the broker's
-            SentTimestamp, which only the first hop knows.
-    """
+    """What is added to the attributes of a message for the delay queue, but for its id. ``remaining_ms``: the
+    delay from now. ``due_ms``: the due time where it is absolute; a relative delay starts at the broker's
+    SentTimestamp, which only the first hop knows."""
     ours = {wire.DELAY_SECONDS: string(str(-(-remaining_ms // 1000)))}
     if due_ms is not None:
         ours[wire.DUE_AT] = string(str(due_ms))
@@ -224,12 +217,9 @@ def first_copy(
     message: CheckedMessage, ids: MessageIds, *, remaining_ms: int, due_ms: int, idempotent: bool
 ) -> OutgoingMessage:
     """What a sender sends to the delay queue, if it also fits at every hop and at the destination. Raises
-    TooManyAttributes, MessageTooLarge: before anything is sent, not by the relay weeks later.
-
-    Args:
-        due_ms: as far as is known: the delay starts at the broker's SentTimestamp.
-        idempotent: sent again with the same id, content and due time it is the same message.
-    """
+    TooManyAttributes, MessageTooLarge: before anything is sent, not by the relay weeks later. ``due_ms``: as
+    far as is known: the delay starts at the broker's SentTimestamp. ``idempotent``: sent again with the same
+    id, content and due time it is the same message."""
     body, attributes, message_id = message.body, message.attributes, ids.message_id
     ours = delayed(
         remaining_ms=remaining_ms,

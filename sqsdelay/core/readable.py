@@ -13,9 +13,9 @@ from fractions import Fraction
 from typing import Any, Final, cast
 
 from sqsdelay.core.delay import due_at_ms, utc
+from sqsdelay.core.limits import MAX_DUE_MS
 from sqsdelay.core.message import AttributeInput
 from sqsdelay.errors import InvalidDelay, InvalidMessage, SqsDelayError
-from sqsdelay.limits import MAX_DUE_MS
 
 _TURNING: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 """Characters that turn the direction of what stands around them: an id would read as another."""

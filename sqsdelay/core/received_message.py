@@ -12,9 +12,9 @@ from typing import Any, Final
 from sqsdelay.core import message as wire
 from sqsdelay.core.delay import Reject
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import CONTRADICTION_MS, ID, MAX_DUE_MS, SQS_LAUNCH_MS
 from sqsdelay.core.message import Attribute, as_json, string, text_of
 from sqsdelay.errors import MalformedMessage
-from sqsdelay.limits import CONTRADICTION_MS, ID, MAX_DUE_MS, SQS_LAUNCH_MS
 
 _TEXTS: Final = ("MessageGroupId", "MessageDeduplicationId", "AWSTraceHeader")
 """System attributes that are passed on."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sqsdelay.core import limits
 from sqsdelay.core import message as wire
 from sqsdelay.core.delay import Reject
 from sqsdelay.core.message import Attribute, OutgoingMessage, as_json, string, text_of
@@ -15,7 +16,6 @@ from sqsdelay.core.outgoing import due_at_of, fits, trace_header_to_pass_on, wit
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, read_delay
 from sqsdelay.core.schedule_input import copy_of
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.limits import FIFO_SUFFIX, FORBIDDEN_BODY_CHARACTER, ID, MAX_DUE_MS, MAX_MESSAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Rejection:
 
 
 def rejected(
-    copy: ReceivedMessage, reason: str, *, limit: int = MAX_MESSAGE_BYTES
+    copy: ReceivedMessage, reason: str, *, limit: int = limits.MAX_MESSAGE_BYTES
 ) -> OutgoingMessage:
     """A copy as the error queue gets it: as it came, plus the reason as JSON in ``sqsdelay.Error``.
 
@@ -58,7 +58,7 @@ def rejected(
     its due time as far as that fits, and only the log has the reason. ``limit``: what the error queue
     takes, bytes; 0 leaves out all that can be."""
     about: dict[str, Any] = {
-        "reason": FORBIDDEN_BODY_CHARACTER.sub("?", reason),
+        "reason": limits.FORBIDDEN_BODY_CHARACTER.sub("?", reason),
         "messageId": copy.message_id,
         "sqsMessageId": copy.sqs_message_id,
         "messageGroupId": copy.group_id,
@@ -78,7 +78,7 @@ def rejected(
         attributes[wire.ERROR] = string(json.dumps(about))
     if not fits(copy.body, attributes, limit=limit):
         attributes = _with_due_time(copy, limit)
-        group_id = copy.message_id if ID.fullmatch(copy.message_id) else None
+        group_id = copy.message_id if limits.ID.fullmatch(copy.message_id) else None
     return OutgoingMessage(
         body=copy.body,
         attributes=attributes,
@@ -98,14 +98,14 @@ def _with_due_time(copy: ReceivedMessage, limit: int) -> dict[str, Attribute]:
 
 
 def rejected_stored(
-    message: StoredMessage, reason: str, *, limit: int = MAX_MESSAGE_BYTES
+    message: StoredMessage, reason: str, *, limit: int = limits.MAX_MESSAGE_BYTES
 ) -> OutgoingMessage:
     """A store's message as the error queue gets it: as it was, plus the reason.
 
     A body that is no text of SQS's goes as base64, and says so. ``limit``: what the error queue takes,
     bytes; 0 leaves out all that can be."""
     about: dict[str, Any] = {
-        "reason": FORBIDDEN_BODY_CHARACTER.sub("?", reason),
+        "reason": limits.FORBIDDEN_BODY_CHARACTER.sub("?", reason),
         "messageId": message.message_id,
         "destination": message.destination,
         "dueMs": message.due_ms,
@@ -117,7 +117,7 @@ def rejected_stored(
     if not body:
         about["bodyEncoding"] = "empty"
         body = "-"  # SQS takes no empty body
-    elif body.encode("utf-8") != message.body or FORBIDDEN_BODY_CHARACTER.search(body):
+    elif body.encode("utf-8") != message.body or limits.FORBIDDEN_BODY_CHARACTER.search(body):
         about["bodyEncoding"] = "base64"
         body = base64.b64encode(message.body).decode("ascii")
     attributes = {**message.attributes, wire.ERROR: string(json.dumps(about))}
@@ -185,7 +185,7 @@ def _original(copy: ReceivedMessage, about: Mapping[str, Any]) -> ReceivedMessag
     attributes = {name: value for name, value in copy.attributes.items() if name != wire.ERROR}
     group_id = copy.group_id
     if destination is not None:
-        _restore_stored(attributes, about, fifo=destination.endswith(FIFO_SUFFIX))
+        _restore_stored(attributes, about, fifo=destination.endswith(limits.FIFO_SUFFIX))
     elif about:
         if isinstance(moved, dict):
             attributes |= {
@@ -238,7 +238,7 @@ def _due(original: ReceivedMessage) -> int | Reject:
         message = read_delay(original)
         return message if isinstance(message, Reject) else message.due_ms
     due_ms = due_at_of(attributes)
-    if due_ms is None or due_ms > MAX_DUE_MS:
+    if due_ms is None or due_ms > limits.MAX_DUE_MS:
         return Reject(f"neither {wire.DELAY_SECONDS} nor {wire.DUE_AT} is present")
     return due_ms
 
@@ -252,4 +252,4 @@ def _whole(about: Mapping[str, Any], name: str) -> int | None:
     value = about.get(name)
     if not isinstance(value, int) or isinstance(value, bool):
         return None
-    return value if 0 <= value <= MAX_DUE_MS else None
+    return value if 0 <= value <= limits.MAX_DUE_MS else None

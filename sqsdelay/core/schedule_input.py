@@ -7,8 +7,7 @@ import json
 import zlib
 from typing import Any, Final
 
-from sqsdelay import limits
-from sqsdelay.core import received_message
+from sqsdelay.core import limits, received_message
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DEDUPLICATION_ID, Attribute, size_of, string, text_of
 from sqsdelay.core.outgoing import delayed, due_at_of, with_message_id

@@ -12,17 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sqsdelay.core import message as wire
+from sqsdelay.core import outgoing
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import MAX_DUE_MS, MAX_RETENTION_SECONDS, MAX_STORED_ID_CHARS
 from sqsdelay.core.message import Attribute, CheckedMessage, Message, as_json, checked, string
-from sqsdelay.core.outgoing import (
-    group_id_of,
-    identity,
-    trace_header_to_pass_on,
-    users_attributes,
-)
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.errors import InvalidMessage
-from sqsdelay.limits import MAX_DUE_MS, MAX_RETENTION_SECONDS, MAX_STORED_ID_CHARS
 
 _NAMES: Final = ("type", "text", "base64")
 """What a store's headers call an attribute's type, text and bytes."""
@@ -84,6 +79,17 @@ class StoredMessage:
             "trace_header": self.trace_header,
         }
         return json.dumps({name: value for name, value in known.items() if value})
+
+
+def text_for_sqs(message: StoredMessage) -> str:
+    """The body. Raises InvalidMessage: it is not UTF-8."""
+    try:
+        return message.body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidMessage(
+            f"the stored body of {message.message_id} is not UTF-8 ({error}); SQS accepts only text: "
+            "store it as base64"
+        ) from error
 
 
 def from_store(
@@ -168,7 +174,7 @@ def as_stored(message: CheckedMessage, destination: str, *, now_ms: int) -> Stor
     if deduplication_id is not None:
         attributes[wire.DEDUPLICATION_ID] = string(deduplication_id)
         fifo_ids = {wire.GROUP_ID: string(message.group_id or "")}
-    wire.check_limits(message.body, attributes, fifo_ids | identity(message_id, due_ms))
+    wire.check_limits(message.body, attributes, fifo_ids | outgoing.identity(message_id, due_ms))
     return StoredMessage(
         message_id=message_id,
         destination=destination,
@@ -182,7 +188,7 @@ def as_stored(message: CheckedMessage, destination: str, *, now_ms: int) -> Stor
 
 def parked(copy: ReceivedMessage, message: DelayedMessage, destination: str) -> StoredMessage:
     """A copy from the delay queue as it waits in a store: what a hand-over would send is kept."""
-    attributes = users_attributes(copy)
+    attributes = outgoing.users_attributes(copy)
     if wire.DEDUPLICATION_ID in copy.attributes:
         attributes[wire.DEDUPLICATION_ID] = copy.attributes[wire.DEDUPLICATION_ID]
     return StoredMessage(
@@ -191,8 +197,8 @@ def parked(copy: ReceivedMessage, message: DelayedMessage, destination: str) -> 
         due_ms=message.due_ms,
         body=copy.body.encode("utf-8", "surrogatepass"),
         attributes=attributes,
-        group_id=group_id_of(copy.attributes),
-        trace_header=trace_header_to_pass_on(copy.trace_header),
+        group_id=outgoing.group_id_of(copy.attributes),
+        trace_header=outgoing.trace_header_to_pass_on(copy.trace_header),
     )
 
 

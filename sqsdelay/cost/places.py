@@ -10,7 +10,7 @@ from itertools import pairwise, product
 from math import ceil
 from typing import Final
 
-from sqsdelay import limits
+from sqsdelay.core import limits
 from sqsdelay.cost.workload import CHUNK_BYTES, DISPATCH_MS, FUNCTION_MS, Workload, gb_seconds
 
 _GB: Final = 2**30

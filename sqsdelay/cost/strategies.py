@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import ceil, lcm
 from typing import Final
 
-from sqsdelay import limits
+from sqsdelay.core import limits
 from sqsdelay.core.schedule_input import SOONEST_SECONDS
 from sqsdelay.cost import places
 from sqsdelay.cost.places import MONTH_SECONDS, Used, last_send

@@ -8,7 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final, NamedTuple
 
-from sqsdelay import limits
+from sqsdelay.core import limits
 from sqsdelay.core.message import DELAY_SECONDS, DUE_AT, size_of, string
 from sqsdelay.cost.prices import Prices
 from sqsdelay.errors import InvalidSetting

@@ -357,14 +357,10 @@ def _attempted(claim: Claim, effect: Callable[..., None], *arguments: Any) -> Fa
 
 @dataclass(eq=False, kw_only=True)
 class Settlement:
-    """Claims messages and settles them: delivered, tried later, held or rejected.
-
-    Args:
-        on_lost_count: called with the store's error when a failed attempt cannot be counted.
-        ledger: events of effects in the store's transaction, which may undo what they tell, wait for its end.
-            Others are recorded before the messages leave the store: a dispatcher that dies in between
-            releases, and records, again.
-    """
+    """Claims messages and settles them: delivered, tried later, held or rejected. ``on_lost_count``: called
+    with the store's error when a failed attempt cannot be counted. ``ledger``: events of effects in the
+    store's transaction, which may undo what they tell, wait for its end. Others are recorded before the
+    messages leave the store: a dispatcher that dies in between releases, and records, again."""
 
     store: DelayedMessageStore
     destination: Destination

@@ -15,10 +15,10 @@ from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import MAX_DUE_MS
 from sqsdelay.core.message import Route
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidEndpoint, MalformedEvent
-from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.ports.queues import Released
 
 logger = logging.getLogger(__name__)

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from sqsdelay.core.delay import Clock, SystemClock, seconds_until
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import FIFO_SUFFIX
 from sqsdelay.core.message import MESSAGE_ID, text_of
 from sqsdelay.core.outgoing import was_due_ms
 from sqsdelay.core.received_message import ReceivedMessage, from_boto3, from_lambda_event
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely, to_json
-from sqsdelay.limits import FIFO_SUFFIX
 
 _APPEND: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 

@@ -25,10 +25,7 @@ __getattr__ = on_first_use(
 
 def if_installed(ledger: Ledger | None) -> tuple[Tracing | None, Ledger | None]:
     """Tracing, and a ledger that also measures, for a process of ours; nothing new without the API.
-
-    Args:
-        ledger: where events are recorded in any case.
-    """
+    ``ledger``: where events are recorded in any case."""
     if find_spec("opentelemetry") is None:
         return None, ledger
     from sqsdelay.opentelemetry.telemetry import OpenTelemetryLedger, OpenTelemetryTracing

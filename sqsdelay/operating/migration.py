@@ -17,11 +17,11 @@ from functools import partial
 from typing import Any, Final
 
 from sqsdelay.core.delay import SystemClock, utc
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES
 from sqsdelay.core.message import DEDUPLICATION_ID, Message, text_of
 from sqsdelay.core.readable import instant
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.stored_message import StoredMessage, text_for_sqs
 from sqsdelay.errors import ConfigurationError, InvalidMessage, SqsDelayError
-from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.operating.status import Listing
 from sqsdelay.ports.stores import Movable, ParkingPlace
 from sqsdelay.sending.sender import QueueSender
@@ -56,14 +56,10 @@ class Migrated:
 
 
 class Migration:
-    """Sends the messages of a store in SQLite or PostgreSQL through native delays; ConfigurationError where
-    a store's cannot be taken.
-
-    Args:
-        due_from_ms: the cut-off: what is due before stays for whoever serves the store now; a day from now
-            if left out.
-        amendments_to: the delay consumer's store, if another: cancellations and new due times go there.
-    """
+    """Sends the messages of a store in SQLite or PostgreSQL through native delays; ConfigurationError where a
+    store's cannot be taken. ``due_from_ms``: the cut-off: what is due before stays for whoever serves the
+    store now; a day from now if left out. ``amendments_to``: the delay consumer's store, if another:
+    cancellations and new due times go there."""
 
     def __init__(
         self,
@@ -105,11 +101,8 @@ class Migration:
     def run(self) -> Iterator[Migrated]:
         """Send and remove, the earliest due first; an outcome per message, as they come.
 
-        It begins with what an earlier run had taken when it ended. Run one at a time.
-
-        Raises:
-            StoreError: what was sent last may still be stored, and is sent again by the next run.
-        """
+        It begins with what an earlier run had taken when it ended. Run one at a time. Raises StoreError: what
+        was sent last may still be stored, and is sent again by the next run."""
         take = partial(self._store.take, due_from_ms=self.due_from_ms)
         # What was taken before, and fails now, stays taken: it may have been sent.
         for read, put_back in ((self._store.taken, False), (take, True)):
@@ -172,15 +165,9 @@ def as_message(stored: StoredMessage) -> Message:
     InvalidMessage: a body that is no text, or a row that is no message."""
     if stored.unreadable is not None:
         raise InvalidMessage(stored.unreadable)
-    try:
-        body = stored.body.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidMessage(
-            f"the stored body of {stored.message_id} is not UTF-8 ({error}); SQS accepts only text"
-        ) from error
     attributes = {n: value for n, value in stored.attributes.items() if n != DEDUPLICATION_ID}
     return Message(
-        body,
+        text_for_sqs(stored),
         due_at=utc(stored.due_ms),
         attributes=attributes,
         message_id=stored.message_id,

@@ -11,10 +11,10 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from sqsdelay.core import limits
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidSetting, QueueMissing, SqsDelayError
-from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, SCHEDULE_SECONDS, STORE_TABLE_SUFFIX
 from sqsdelay.parking.parking import Change
 from sqsdelay.ports.queues import QueueAges, Queues
 from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
@@ -51,10 +51,10 @@ PAGE: Final = 100
 """Messages in memory at once: at the 1 MiB of a body, 100 MiB."""
 MOST_READ: Final = 500
 """Messages read of a store that cannot count: each is paid for, its body too."""
-OVERDUE_MS: Final = 2 * SCHEDULE_SECONDS * 1000
+OVERDUE_MS: Final = 2 * limits.SCHEDULE_SECONDS * 1000
 """Two runs of the deployed dispatcher: a message stored when it is due already waits for one, the
 second allows for a failed one. Any other dispatcher looks more often."""
-OVERDUE_MARGIN_SECONDS: Final = 2 * DELAY_QUEUE_VISIBILITY_SECONDS
+OVERDUE_MARGIN_SECONDS: Final = 2 * limits.DELAY_QUEUE_VISIBILITY_SECONDS
 """A copy whose first attempt died is received again after one visibility timeout; the second allows
 for a second such death."""
 _COUNT: Final = "ApproximateNumberOfMessages"
@@ -64,7 +64,7 @@ Cursor = tuple[int, str]
 
 def deployed_store(endpoint: Endpoint) -> str:
     """The URL of the store that ``npx cdk deploy -c store=dynamodb`` makes."""
-    return f"dynamodb://{endpoint.name}{STORE_TABLE_SUFFIX}"
+    return f"dynamodb://{endpoint.name}{limits.STORE_TABLE_SUFFIX}"
 
 
 def overdue_remedy(endpoint: Endpoint, url: str) -> str:

@@ -13,11 +13,11 @@ from typing import Final
 
 from sqsdelay import errors
 from sqsdelay.core.delay import check_range, due_at_ms, utc
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import Amendment, StoredMessage, check_stored_id
 from sqsdelay.errors import InvalidMessage, InvalidSetting, SqsDelayError, StoreError
 from sqsdelay.ledger.events import Event, EventKind, Ledger, Source, record_safely
-from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.ports.stores import ParkingPlace
 
 DEFAULT_PARK_AFTER_SECONDS: Final = 9 * DEFAULT_HOP_SECONDS
@@ -228,11 +228,8 @@ class Unread(errors.StoreUnavailable):
 
 
 def refused(message: StoredMessage, kept: StoredMessage | None) -> SqsDelayError | None:
-    """Why a message whose id is taken was not stored; None if it is this very message.
-
-    Args:
-        kept: what the store has under that id.
-    """
+    """Why a message whose id is taken was not stored; None if it is this very message. ``kept``: what the
+    store has under that id."""
     remedy = "use a different id for each message"
     if kept is None:
         return InvalidMessage(
@@ -374,18 +371,7 @@ class Schedule:
     def pending(
         self, *, due_from: datetime | None = None, due_before: datetime | None = None
     ) -> Iterator[StoredMessage]:
-        """Messages in the store, the earliest due first; read page by page.
-
-        Messages in the delay queue are not among them: SQS does not list messages.
-
-        Args:
-            due_from: leaves out what is due before; with its time zone, as ``due_before``.
-            due_before: leaves out what is due then or later.
-
-        Raises:
-            InvalidDelay: a time without time zone.
-            StoreUnavailable, StoreMissing
-        """
+        """The messages in the store, read page by page. Arguments and errors as of `DelaySender.pending`."""
         bounds = {
             "due_from_ms": None if due_from is None else due_at_ms(due_from),
             "due_before_ms": None if due_before is None else due_at_ms(due_before),

@@ -13,10 +13,10 @@ from typing import Any, Final
 from pika import BasicProperties
 
 from sqsdelay.core.delay import Delay
+from sqsdelay.core.limits import MAX_DUE_MS
 from sqsdelay.core.message import DUE_AT, WAS_DUE_AT, Attribute
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.errors import InvalidMessage, MessageTooLarge
-from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.rabbitmq.topology import LEVELS, MAX_NAME_BYTES, RoutedDelay
 from sqsdelay.timeouts.sender import NSERVICEBUS_TIME
 

@@ -11,10 +11,10 @@ from pika import BasicProperties
 
 from sqsdelay import errors
 from sqsdelay.core.delay import Clock, SystemClock
+from sqsdelay.core.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.core.message import ERROR, GROUP_ID, WAS_DUE_AT, Attribute
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidMessage, SqsDelayError
-from sqsdelay.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.ports.queues import Failure
 from sqsdelay.rabbitmq import message as amqp
 from sqsdelay.rabbitmq.administration import create_missing

@@ -18,11 +18,11 @@ from pika.exceptions import AMQPError
 
 from sqsdelay import errors
 from sqsdelay.core.delay import Clock, Reject, due_time
+from sqsdelay.core.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.core.message import DUE_AT, MESSAGE_ID, WAS_DUE_AT, string, text_of
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import SqsDelayError
-from sqsdelay.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.ports import in_each_child
 from sqsdelay.ports.queues import Delivery, Failure
 from sqsdelay.rabbitmq import message as amqp

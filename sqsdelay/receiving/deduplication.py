@@ -11,10 +11,10 @@ from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from sqsdelay.core.delay import Clock, SystemClock
+from sqsdelay.core.limits import MAX_DUE_MS, MAX_RETENTION_SECONDS
 from sqsdelay.core.message import MESSAGE_ID
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import InvalidSetting, MalformedMessage, StoreError
-from sqsdelay.limits import MAX_DUE_MS, MAX_RETENTION_SECONDS
 
 logger = logging.getLogger(__name__)
 

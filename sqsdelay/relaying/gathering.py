@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from sqsdelay import limits
+from sqsdelay.core import limits
 from sqsdelay.core.delay import Clock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, size_of, text_of
@@ -25,7 +25,6 @@ from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage, as_lambda_record, from_lambda_event
 from sqsdelay.core.schedule_input import COPY, record_of
 from sqsdelay.errors import InvalidSetting, MalformedMessage
-from sqsdelay.limits import WORKER_VISIBILITY_SECONDS
 from sqsdelay.ports.queues import Failure, Queues
 from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
 from sqsdelay.relaying.relay import Held, Move, Relay, always_held, in_tens
@@ -263,7 +262,7 @@ class Intake:
         relay: Relay,
         clock: Clock,
         *,
-        seconds: int = WORKER_VISIBILITY_SECONDS,
+        seconds: int = limits.WORKER_VISIBILITY_SECONDS,
     ) -> None:
         self.relay = relay
         self.most = relay.stored_at_once

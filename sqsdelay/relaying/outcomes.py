@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from sqsdelay.core.delay import check_hop, check_range, checked_max_delay
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.ledger.events import Event, EventKind, Ledger
-from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Tracing
 

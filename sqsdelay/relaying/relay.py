@@ -14,6 +14,7 @@ from sqsdelay.core import outgoing
 from sqsdelay.core import received_message as incoming
 from sqsdelay.core.delay import Decision, HandOver, Park, Reject, decide, seconds_until, too_far
 from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.limits import MAX_BACKOFF_SECONDS, MAX_BATCH_ENTRIES
 from sqsdelay.core.message import OutgoingMessage, full_batches
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
@@ -21,7 +22,6 @@ from sqsdelay.core.rejection import rejected
 from sqsdelay.core.stored_message import Amendment, StoredMessage, parked
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.ledger.events import Source, record_safely
-from sqsdelay.limits import MAX_BACKOFF_SECONDS, MAX_BATCH_ENTRIES
 from sqsdelay.parking.parking import Stores, Unread
 from sqsdelay.ports.queues import DeliverySpan, Failure, Queues, send_fitting
 from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status, event_of

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar, cast
 
-from sqsdelay import errors, limits
+from sqsdelay import errors
 from sqsdelay.core import endpoint as endpoints
-from sqsdelay.core import outgoing
+from sqsdelay.core import limits, outgoing
 from sqsdelay.core.coalescing import checked_linger
 from sqsdelay.core.delay import check_hop, check_range, checked_max_delay, seconds_until, too_far
 from sqsdelay.core.endpoint import Endpoint, QueueRef

@@ -14,6 +14,7 @@ from sqsdelay import errors
 from sqsdelay.core.coalescing import Interrupted, NeverLeft, SharedCalls, own
 from sqsdelay.core.delay import Delay, begun_within, due_time, utc
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES
 from sqsdelay.core.message import (
     AttributeInput,
     CheckedMessage,
@@ -27,7 +28,6 @@ from sqsdelay.core.outgoing import after_amendment
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.ledger.events import Event, EventKind, Source, record_safely
-from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.parking.parking import Change, Schedule
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.sending.router import Call, Router, SenderSettings, ToQueue, ToStore

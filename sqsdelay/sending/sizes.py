@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sqsdelay.core.endpoint import QueueRef
+from sqsdelay.core.limits import MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS, MIN_QUEUE_LIMIT_BYTES
 from sqsdelay.core.message import Attribute, CheckedMessage
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.errors import MalformedMessage, MessageTooLarge, SqsDelayError
-from sqsdelay.limits import MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS, MIN_QUEUE_LIMIT_BYTES
 from sqsdelay.ports.queues import LargeBodies, Queues
 
 logger = logging.getLogger(__name__)

@@ -14,29 +14,17 @@ from urllib.parse import urlsplit
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from sqsdelay.core import limits
 from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
-from sqsdelay.cost import Prices, shipped_prices
+from sqsdelay.cost import Prices, shipped_prices, workload
 from sqsdelay.cost.strategies import RELAYED_ON_TIME, Way, rate, ways
-from sqsdelay.cost.workload import (
-    BANDS,
-    DELAY_ATTRIBUTES_BYTES,
-    MAX_DELAY_SECONDS,
-    MAX_MESSAGES,
-    band_of,
-)
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.limits import (
-    DEFAULT_HOP_SECONDS,
-    MAX_BATCH_ENTRIES,
-    MAX_MESSAGE_BYTES,
-    MAX_MESSAGE_TIMER_SECONDS,
-)
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.run import Counts
 from sqsdelay.stores import s3_settings_of
 
-_MAX_SIZE: Final = MAX_MESSAGE_BYTES - DELAY_ATTRIBUTES_BYTES
+_MAX_SIZE: Final = limits.MAX_MESSAGE_BYTES - workload.DELAY_ATTRIBUTES_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +51,7 @@ def estimate(rows: DataFrame, prices: Prices, compared: Sequence[Way]) -> list[E
     messages, impossible = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
     costs: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
     for longest, place, number, cost in priced(groups, edges, compared, prices):
-        key = band_of(longest), place
+        key = workload.band_of(longest), place
         messages[key] += number
         impossible[key] += number if cost is None else 0
         costs[key] += cost or 0
@@ -71,7 +59,7 @@ def estimate(rows: DataFrame, prices: Prices, compared: Sequence[Way]) -> list[E
         raise ConfigurationError("the workload has no rows: there is nothing to estimate")
     found, best = list[Estimate](), dict[str, Estimate]()
     for key, total in sorted(costs.items()):
-        told = BANDS[key[0]].name, compared[key[1]].name, messages[key], impossible[key]
+        told = workload.BANDS[key[0]].name, compared[key[1]].name, messages[key], impossible[key]
         found.append(Estimate(*told, round(Decimal(total.numerator) / total.denominator, 18)))
     for each in sorted(found, key=lambda each: each.cost):
         if not each.impossible:
@@ -96,8 +84,8 @@ def _numbers(rows: DataFrame) -> DataFrame:
         f"try_cast({messages} AS bigint) AS messages",
     )
     unfit = numbers.where(
-        f"NOT coalesce(delay_seconds BETWEEN 0 AND {MAX_DELAY_SECONDS} "
-        f"AND size BETWEEN 1 AND {_MAX_SIZE} AND messages BETWEEN 1 AND {MAX_MESSAGES}, false)"
+        f"NOT coalesce(delay_seconds BETWEEN 0 AND {workload.MAX_DELAY_SECONDS} "
+        f"AND size BETWEEN 1 AND {_MAX_SIZE} AND messages BETWEEN 1 AND {workload.MAX_MESSAGES}, false)"
     )
     first = F.min(F.struct(*numbers.columns)).alias("first")
     (row,) = unfit.agg(F.count(F.lit(1)).alias("rows"), first).collect()
@@ -105,16 +93,17 @@ def _numbers(rows: DataFrame) -> DataFrame:
         example = ", ".join(f"{name}={value}" for name, value in row.first.asDict().items())
         raise ConfigurationError(
             f"{row.rows} rows of the workload cannot be priced, e.g. {example}; use delay_seconds of 0 "
-            f"to {MAX_DELAY_SECONDS}, a size of 1 to {_MAX_SIZE} bytes, 1 to {MAX_MESSAGES} messages"
+            f"to {workload.MAX_DELAY_SECONDS}, a size of 1 to {_MAX_SIZE} bytes, "
+            f"1 to {workload.MAX_MESSAGES} messages"
         )
     return numbers
 
 
 def edges_of(compared: Iterable[Way]) -> list[int]:
     """Where a band ends or a way begins to park: between two of them all messages fare alike."""
-    ends = {band.most_seconds for band in BANDS if band.most_seconds is not None}
+    ends = {band.most_seconds for band in workload.BANDS if band.most_seconds is not None}
     parks = {way.parks_above_seconds for way in compared if way.parks_above_seconds is not None}
-    return sorted(ends | parks | {MAX_DELAY_SECONDS})
+    return sorted(ends | parks | {workload.MAX_DELAY_SECONDS})
 
 
 def priced(
@@ -145,7 +134,9 @@ def _grouped(numbers: DataFrame, edges: Sequence[int]) -> DataFrame:
 
 def hops_of(seconds: Column) -> Column:
     """`Workload.hops` of a column of delays."""
-    return F.greatest(F.ceil(seconds / DEFAULT_HOP_SECONDS) - 1, F.lit(0)).cast("decimal(18,0)")
+    return F.greatest(F.ceil(seconds / limits.DEFAULT_HOP_SECONDS) - 1, F.lit(0)).cast(
+        "decimal(18,0)"
+    )
 
 
 _CALLS_A_SECOND: Final = 2_400
@@ -187,7 +178,7 @@ class Planned:
         segment = next(i for i, edge in enumerate(self._edges) if seconds <= edge)
         attributes = {name: string(str(value)) for name, value in message.attributes.items()}
         sums = self._sums.setdefault((segment, size_of(message.body, attributes)), [0, 0, 0])
-        hops = max(0, -(-seconds // DEFAULT_HOP_SECONDS) - 1)
+        hops = max(0, -(-seconds // limits.DEFAULT_HOP_SECONDS) - 1)
         for place, each in enumerate((1, hops, seconds)):
             sums[place] += each * messages
 
@@ -200,7 +191,7 @@ class Planned:
             way = self._compared[place]
             counts.add_cost(way.name, cost)
             relays = way == self._chosen and way.strategy_of(longest) == "relay"
-            if relays and longest > MAX_MESSAGE_TIMER_SECONDS:
+            if relays and longest > limits.MAX_MESSAGE_TIMER_SECONDS:
                 counts.relayed += messages
 
 
@@ -231,7 +222,7 @@ def plan_of(counts: Counts, options: Options, prices: Prices | None = None) -> d
         "costs": shown,
         "way": chosen.name,
         "cheapest": cheapest,
-        "seconds_at_quota": -(-counts.sent // (_CALLS_A_SECOND * MAX_BATCH_ENTRIES)),
+        "seconds_at_quota": -(-counts.sent // (_CALLS_A_SECOND * limits.MAX_BATCH_ENTRIES)),
         "relayed": counts.relayed,
         "relay_holds": RELAYED_ON_TIME,
         "warnings": warnings,
@@ -251,7 +242,7 @@ def _compared(options: Options) -> tuple[list[Way], Way]:
     stored = replace(
         parked,
         name=f"S3, parked by the sender after {ahead / 3600:g} h",
-        parks_above_seconds=max(DEFAULT_HOP_SECONDS, ahead),
+        parks_above_seconds=max(limits.DEFAULT_HOP_SECONDS, ahead),
         stored="stored-in-s3",
         own_ids=s3_settings_of(parts).get("lookup", False),
     )

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sqsdelay.core.delay import SystemClock
+from sqsdelay.core.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.errors import ConfigurationError, InvalidSetting
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.spark.locations import hadoop_uri
 from sqsdelay.spark.report import messages
 from sqsdelay.spark.report.messages import KEY, LOST, OPEN, UNKNOWN, columns, gathered, judged

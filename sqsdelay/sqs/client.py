@@ -21,9 +21,9 @@ from botocore.parsers import ResponseParserError
 
 from sqsdelay import errors
 from sqsdelay.core.delay import may_begin
+from sqsdelay.core.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import ConfigurationError, QueueMissing, SendFailed, SqsDelayError
-from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
 from sqsdelay.ports import in_each_child
 from sqsdelay.ports.queues import Failure
 
@@ -80,11 +80,8 @@ def default_client(
 ) -> SQSClient:
     """An SQS client of the default session (environment, profile and region as with the AWS CLI).
 
-    ``region`` and ``endpoint_url`` are instead of the session's, ``settings`` as for `client_config`.
-
-    Raises:
-        ConfigurationError: no region, an unknown profile, or another setting boto3 cannot use.
-    """
+    ``region`` and ``endpoint_url`` are instead of the session's, ``settings`` as for `client_config`. Raises
+    ConfigurationError: no region, an unknown profile, or another setting boto3 cannot use."""
     config = client_config(**settings)
     try:
         client = boto3.client("sqs", config=config, region_name=region, endpoint_url=endpoint_url)

@@ -12,9 +12,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.delay import Clock, SystemClock, utc
 from sqsdelay.core.endpoint import QueueRef
+from sqsdelay.core.limits import SHORT_CALL_ATTEMPTS
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import QueueUnavailable
-from sqsdelay.limits import SHORT_CALL_ATTEMPTS
 from sqsdelay.sqs.client import client_config
 
 logger = logging.getLogger(__name__)

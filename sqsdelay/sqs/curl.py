@@ -56,13 +56,9 @@ def request_by_curl(
     refused: Callable[[str], None] | None = None,
 ) -> str | None:
     """Let libcurl make this client's requests, as far as it can; or say what is in the way, and the remedy:
-    botocore goes on making them. None for nothing.
-
-    Args:
-        before: called before each request of libcurl's, as botocore's event before-send is for its own.
-        refused: called with the error code of each request that SQS refused; botocore, which then makes it
-            again, does not know of it.
-    """
+    botocore goes on making them. None for nothing. ``before``: called before each request of libcurl's, as
+    botocore's event before-send is for its own. ``refused``: called with the error code of each request that
+    SQS refused; botocore, which then makes it again, does not know of it."""
     in_the_way = _missing() or _proxy(client) or _hook(client)
     if in_the_way is None:
         requests = _Requests(client, before=before, refused=refused)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from sqsdelay import limits
+from sqsdelay.core import limits
 from sqsdelay.core.delay import check_hop
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.readable import Problem
@@ -211,13 +211,10 @@ def checked_relay(
     queues: Queues, endpoint: Endpoint, settings: RelaySettings, *, kind: type[Relay] = Relay
 ) -> Relay:
     """A relay for the delay queue as it is deployed; worker and function start with it. ``kind``: a
-    `ForwardingRelay` where what is to be parked goes through the parking queue.
-
-    Raises:
-        ConfigurationError: the delay queue is unsuitable, and the remedy; or another endpoint shares it.
-        QueueMissing, QueueUnavailable: it cannot be asked.
-        SchemaMismatch: the store of a `ForwardingRelay` is of another version.
-    """
+    `ForwardingRelay` where what is to be parked goes through the parking queue. Raises ConfigurationError:
+    the delay queue is unsuitable, and the remedy; or another endpoint shares it; QueueMissing,
+    QueueUnavailable: it cannot be asked; SchemaMismatch: the store of a `ForwardingRelay` is of another
+    version."""
     refuse_collision(queues, endpoint)
     name = endpoint.delay_queue.name
     attributes = queues.attributes(queues.url(endpoint.delay_queue))

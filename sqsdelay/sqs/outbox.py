@@ -11,14 +11,14 @@ from typing import Any, Final
 from sqsdelay.core import message as wire
 from sqsdelay.core.delay import seconds_until
 from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.core.message import OutgoingMessage, check_limits, full_batches
 from sqsdelay.core.outgoing import last_leg, without_identity
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import DelayedMessage, FifoIds
 from sqsdelay.core.rejection import rejected_stored
-from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.core.stored_message import StoredMessage, text_for_sqs
 from sqsdelay.errors import InvalidMessage, QueueMissing, QueueUnavailable, SqsDelayError
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.ports import in_each_child
 from sqsdelay.ports.queues import (
     DeliverySpan,
@@ -197,13 +197,7 @@ def _failure(error: SqsDelayError) -> Failure:
 
 
 def _released(message: StoredMessage, delay_seconds: int, destination: Endpoint) -> OutgoingMessage:
-    try:
-        body = message.body.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InvalidMessage(
-            f"the stored body of {message.message_id} is not UTF-8 ({error}); SQS accepts only "
-            "text: store it as base64"
-        ) from error
+    body = text_for_sqs(message)
     wire.check_body(body)
     if delay_seconds > MAX_MESSAGE_TIMER_SECONDS:
         # The broker's clock was estimated too early when the message was claimed. Never clamped.

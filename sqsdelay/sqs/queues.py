@@ -15,10 +15,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.delay import BrokerClock, Clock, SystemClock
 from sqsdelay.core.endpoint import QueueRef
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES
 from sqsdelay.core.message import Attribute, OutgoingMessage
 from sqsdelay.core.received_message import ReceivedMessage, from_boto3
 from sqsdelay.errors import InvalidEndpoint, QueueUnavailable
-from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sqs.client import MISSING_QUEUE, asked, entry_failure, failure_of, translated
 

@@ -14,10 +14,10 @@ import tenacity
 
 from sqsdelay.core.coalescing import SharedCalls
 from sqsdelay.core.delay import SystemClock
+from sqsdelay.core.limits import DELAY_QUEUE_SUFFIX, FIFO_SUFFIX, MAX_BATCH_ENTRIES, STOP_SECONDS
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.limits import DELAY_QUEUE_SUFFIX, FIFO_SUFFIX, MAX_BATCH_ENTRIES, STOP_SECONDS
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.relaying.gathering import Intake
 from sqsdelay.relaying.outcomes import Outcome

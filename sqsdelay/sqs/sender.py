@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from sqsdelay.core import limits
 from sqsdelay.core.delay import check_range
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING
-from sqsdelay.limits import (
-    ANSWER_SECONDS,
-    CONNECT_SECONDS,
-    DEFAULT_HOP_SECONDS,
-    DEFAULT_MAX_DELAY_SECONDS,
-)
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf, parking_settings
 from sqsdelay.ports import in_each_child
 from sqsdelay.sending.async_sender import AsyncQueueSender
@@ -76,8 +71,8 @@ class DelaySender(QueueSender):
         client: SQSClient | None = None,
         *,
         unrestricted: bool = True,
-        hop_seconds: int = DEFAULT_HOP_SECONDS,
-        max_delay_seconds: int = DEFAULT_MAX_DELAY_SECONDS,
+        hop_seconds: int = limits.DEFAULT_HOP_SECONDS,
+        max_delay_seconds: int = limits.DEFAULT_MAX_DELAY_SECONDS,
         concurrency: int = DEFAULT_CONCURRENCY,
         store: ParkingPlace | StoreOf | None = None,
         park_after_seconds: int = DEFAULT_PARK_AFTER_SECONDS,
@@ -92,8 +87,9 @@ class DelaySender(QueueSender):
         check_range(1, MAX_DEADLINE_SECONDS, deadline_seconds=deadline_seconds)
         begin_within = deadline_seconds
         if client is None:
-            patience = min(1, _LAST_ATTEMPT * deadline_seconds / (CONNECT_SECONDS + ANSWER_SECONDS))
-            begin_within -= patience * (CONNECT_SECONDS + ANSWER_SECONDS)
+            attempt_seconds = limits.CONNECT_SECONDS + limits.ANSWER_SECONDS
+            patience = min(1, _LAST_ATTEMPT * deadline_seconds / attempt_seconds)
+            begin_within -= patience * attempt_seconds
             # The router checks every value, which botocore then need not do again.
             client = default_client(
                 connections=concurrency, parameter_validation=False, patience=patience

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sqsdelay import limits
+from sqsdelay.core import limits
 from sqsdelay.core import message as wire
 from sqsdelay.core.delay import Reject
 from sqsdelay.core.endpoint import Endpoint, QueueRef

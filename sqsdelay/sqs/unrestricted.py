@@ -13,11 +13,12 @@ from botocore.client import BaseClient
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.validate import validate_parameters
 
-from sqsdelay import errors, limits
+from sqsdelay import errors
+from sqsdelay.core import limits
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.core.message import MESSAGE_ID, Message, size_of, text_of
 from sqsdelay.errors import InvalidMessage, QueueMissing, SendFailed, SqsDelayError
-from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf, parking_settings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.router import SenderSettings

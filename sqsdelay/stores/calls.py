@@ -16,10 +16,10 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.delay import Clock
+from sqsdelay.core.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import Amendment, latest_amendments
 from sqsdelay.errors import ConfigurationError, StoreError
-from sqsdelay.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
 from sqsdelay.ports import in_each_child
 from sqsdelay.ports.stores import TransactionMode
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from weakref import finalize
 
-from sqsdelay import limits
+from sqsdelay.core import limits
 from sqsdelay.core.delay import BrokerClock, Clock
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import OutgoingMessage, size_of

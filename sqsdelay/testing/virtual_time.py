@@ -9,10 +9,10 @@ from typing import Final
 
 from sqsdelay.core.delay import due_at_ms, utc
 from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.core.message import MESSAGE_ID, WAS_DUE_AT, Attribute, text_of
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying.outcomes import RelaySettings
 from sqsdelay.relaying.relay import DueRelay, Relay

@@ -19,20 +19,15 @@ from functools import partial
 from math import ceil
 from typing import Any, Final, TypeVar
 
+from sqsdelay import errors
 from sqsdelay.core.delay import Clock, Reject, SystemClock, check_range
+from sqsdelay.core.limits import MAX_RECEIVE_WAIT_SECONDS, STOP_SECONDS
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching import settlement
 from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH, CircuitBreaker, take_turns
 from sqsdelay.dispatching.settlement import AtLeastOnce, Round, Settlement, ids_of
-from sqsdelay.errors import (
-    CriticalError,
-    InvalidMessage,
-    InvalidSetting,
-    QueueUnavailable,
-    StoreError,
-)
-from sqsdelay.limits import MAX_RECEIVE_WAIT_SECONDS, STOP_SECONDS
+from sqsdelay.errors import CriticalError
 from sqsdelay.ports.queues import Delivery, Failure, TimeoutTransport
 from sqsdelay.ports.stores import Claim, ClaimsIds, DelayedMessageStore, TransactionMode
 
@@ -103,7 +98,7 @@ class TimeoutSettings:
         for name in ("outage_seconds", "announce_again_seconds", "batch_size", "poll_seconds"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise InvalidSetting("use more than 0", **{name: value})
+                raise errors.InvalidSetting("use more than 0", **{name: value})
         check_range(0, number_of_retries=self.number_of_retries)
         check_range(0, MAX_RECEIVE_WAIT_SECONDS, wait_seconds=self.wait_seconds)
 
@@ -210,7 +205,7 @@ class TimeoutManager:
     def _keep(self, arrived: list[Arrived]) -> None:
         try:
             too_large = self._stored([message for _, message in arrived])
-        except StoreError as error:
+        except errors.StoreError as error:
             self._transport.give_back([d for d, _ in arrived], seconds=_PAUSE_SECONDS)
             self._storing.failed(error)
             raise
@@ -223,7 +218,7 @@ class TimeoutManager:
         """Store; by message id, why the store can never keep a message (it is too large)."""
         try:
             self._store.store(messages)
-        except InvalidMessage as error:
+        except errors.InvalidMessage as error:
             if len(messages) == 1:
                 return {messages[0].message_id: f"{type(error).__name__}: {error}"}
             return {id_: why for m in messages for id_, why in self._stored([m]).items()}
@@ -280,7 +275,7 @@ class TimeoutManager:
         if not self._unannounced:
             try:
                 done = self._settlement.claim_due(self._sort)
-            except StoreError as error:
+            except errors.StoreError as error:
                 # Their holds may be undone.
                 self._unannounced = []
                 self._fetching.failed(error)
@@ -295,7 +290,7 @@ class TimeoutManager:
             (announced if failure is None else self._unannounced).append(message_id)
         self._tell(TimeoutStatus.ANNOUNCED, announced)
         for failure in filter(None, outcomes):
-            raise QueueUnavailable(f"due messages not announced: {failure.error}")
+            raise errors.QueueUnavailable(f"due messages not announced: {failure.error}")
         return len(announced) + len(done.released) + len(done.rejected) + len(done.failed)
 
     def _sort(self, claim: Claim, done: Round) -> None:
@@ -318,7 +313,7 @@ class TimeoutManager:
         def turn(idle_seconds: float) -> float | None:
             try:
                 return None if self.announce() else self._settlement.seconds_to_next(idle_seconds)
-            except (StoreError, QueueUnavailable) as error:
+            except (errors.StoreError, errors.QueueUnavailable) as error:
                 logger.warning("cannot announce, trying again: %s", one_line(error))
                 return _PAUSE_SECONDS
 
@@ -364,10 +359,10 @@ class TimeoutManager:
                             later[message.message_id] = ceil(ahead_ms / 1000)
                     if due:
                         self._release(claim, due, done)
-            except (StoreError, CriticalError) as error:
+            except (errors.StoreError, CriticalError) as error:
                 back = [d for deliveries in brought.values() for d in deliveries]
                 self._transport.give_back(back, seconds=_PAUSE_SECONDS)
-                if isinstance(error, StoreError):
+                if isinstance(error, errors.StoreError):
                     breaker.failed(error)
                 raise
             if due:
@@ -403,6 +398,6 @@ def _repeat(task: Callable[[], int], stop: threading.Event) -> None:
     while not stop.is_set():
         try:
             task()
-        except (StoreError, QueueUnavailable) as error:
+        except (errors.StoreError, errors.QueueUnavailable) as error:
             logger.warning("trying again in %d s: %s", _PAUSE_SECONDS, one_line(error))
             stop.wait(_PAUSE_SECONDS)

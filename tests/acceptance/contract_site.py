@@ -12,8 +12,8 @@ from typing import Any, Final, Self
 
 from sqsdelay import DelayConsumer
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.core.message import MESSAGE_ID, WAS_DUE_AT
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.receivers import in_thread
 from sqsdelay.testing import LocalAws

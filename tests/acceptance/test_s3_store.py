@@ -21,7 +21,7 @@ from sqsdelay.testing.local_aws import LocalAws
 from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS
 
-MESSAGES = 1_200
+MESSAGES = 3_000
 FIRST_MS, SPREAD_MS = 10_000, 28_000
 CANCELLED = 10
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sqsdelay.core.limits import DELAY_QUEUE_SUFFIX, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.core.message import DELAY_SECONDS, MESSAGE_ID
-from sqsdelay.limits import DELAY_QUEUE_SUFFIX, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.testing import LocalAws
 from tests.acceptance.contract_site import Site, block, run, was_relayed, with_short_hops
 from tests.services import packages

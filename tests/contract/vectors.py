@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import boto3
 
-from sqsdelay import DelaySender, Message, limits
+from sqsdelay import DelaySender, Message
+from sqsdelay.core import limits
 from sqsdelay.core.delay import due_at_ms, utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import MADE_HERE, due_ms_of_id, new_message_id

@@ -28,17 +28,17 @@ from benchmarks.support.dynalite import (
 from sqsdelay import DelayConsumer, DelaySender, Message
 from sqsdelay.core.delay import SystemClock, utc
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import OutgoingMessage, size_of
-from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.core.stored_message import to_store
-from sqsdelay.cost.workload import CHUNK_BYTES
-from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
-from sqsdelay.limits import (
+from sqsdelay.core.limits import (
     GATHERING_SECONDS,
     MAX_BATCH_ENTRIES,
     MAX_INVOCATION_BYTES,
     MAX_MESSAGE_TIMER_SECONDS,
 )
+from sqsdelay.core.message import OutgoingMessage, size_of
+from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.stored_message import to_store
+from sqsdelay.cost.workload import CHUNK_BYTES
+from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying import Relay, RelaySettings, Status

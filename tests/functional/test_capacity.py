@@ -21,7 +21,7 @@ from benchmarks.capacity import (
 from benchmarks.capacity_measured import WARM_UP, environment, in_process, worker_cost
 from benchmarks.support.blocks import rewritten
 from benchmarks.support.sqs_stub import running_stub
-from sqsdelay.limits import DELAY_CONSUMER_MEMORY_MB, MAX_BATCH_ENTRIES
+from sqsdelay.core.limits import DELAY_CONSUMER_MEMORY_MB, MAX_BATCH_ENTRIES
 
 COST = 0.1
 

@@ -15,10 +15,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.core.stored_message import Amendment
 from sqsdelay.dispatching.dispatcher import DelayedDelivery
 from sqsdelay.errors import SchemaMismatch, StoreMissing
-from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.ports.stores import DelayedMessageStore, TransactionMode
 from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.stores import SchedulerStore, open_store

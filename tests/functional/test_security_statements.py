@@ -14,7 +14,7 @@ from botocore.compat import HTTPHeaders
 
 from sqsdelay.cdk.functions import DEFAULT_MAX_CONCURRENCY
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.limits import MAX_DUE_MS, MAX_RETENTION_SECONDS
+from sqsdelay.core.limits import MAX_DUE_MS, MAX_RETENTION_SECONDS
 from sqsdelay.ports.queues import Failure
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues

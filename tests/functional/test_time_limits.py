@@ -23,6 +23,15 @@ from lambdas.delay_consumer import handler as module
 from lambdas.settings import Until
 from sqsdelay import DelayConsumer, DelaySender
 from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.limits import (
+    ANSWER_SECONDS,
+    CALL_ATTEMPTS,
+    CONNECT_SECONDS,
+    FUNCTION_TIMEOUT_SECONDS,
+    SHORT_CALL_ATTEMPTS,
+    SHORT_CALL_SECONDS,
+    WORKER_VISIBILITY_SECONDS,
+)
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import (
@@ -33,15 +42,6 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.ledger.firehose import CALL_SECONDS, FirehoseLedger
-from sqsdelay.limits import (
-    ANSWER_SECONDS,
-    CALL_ATTEMPTS,
-    CONNECT_SECONDS,
-    FUNCTION_TIMEOUT_SECONDS,
-    SHORT_CALL_ATTEMPTS,
-    SHORT_CALL_SECONDS,
-    WORKER_VISIBILITY_SECONDS,
-)
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying.gathering import Intake
 from sqsdelay.s3 import Bucket
@@ -81,11 +81,8 @@ def test_every_client_of_ours_has_limits_of_seconds() -> None:
     usual = (CONNECT_SECONDS, ANSWER_SECONDS, CALL_ATTEMPTS)
     consumer = DelayConsumer("orders", wait_seconds=20)
     sender: Any = DelaySender()._queues
-    assert limits_of(sender._client) == (
-        2.5,
-        2.5,
-        CALL_ATTEMPTS,
-    )  # two of them fit into its deadline
+    # Two of them fit into its deadline.
+    assert limits_of(sender._client) == (2.5, 2.5, CALL_ATTEMPTS)
     patient: Any = DelaySender(deadline_seconds=60)._queues
     assert limits_of(patient._client) == usual
     assert limits_of(consumer._queues._client) == usual

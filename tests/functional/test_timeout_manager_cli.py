@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from sqsdelay.core.limits import MAX_TIMEOUT_ENDPOINT_CHARS
 from sqsdelay.dispatching.settlement import retry_seconds
-from sqsdelay.limits import MAX_TIMEOUT_ENDPOINT_CHARS
 from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.timeouts.manager import TimeoutSettings
 from tests.functional.test_store_cli import CommandLine, created

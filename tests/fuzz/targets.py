@@ -18,6 +18,7 @@ from pika import BasicProperties
 from sqsdelay.cli.send import read_message
 from sqsdelay.core.delay import Reject, delay_ms, due_at_ms
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
 from sqsdelay.core.message import DELAY_SECONDS, DUE_AT, OutgoingMessage, size_of
 from sqsdelay.core.readable import parse_delay, parse_due_at
 from sqsdelay.core.received_message import from_lambda_event
@@ -26,7 +27,6 @@ from sqsdelay.core.stored_message import StoredMessage, from_store
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import MalformedMessage, SqsDelayError
 from sqsdelay.ledger.events import from_json, to_json
-from sqsdelay.limits import MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.rabbitmq.connection import parameters

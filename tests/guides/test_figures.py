@@ -13,9 +13,10 @@ from moto import mock_aws
 
 from benchmarks import cost_by_delay
 from benchmarks.support.blocks import rewritten
-from sqsdelay import limits, unrestricted
+from sqsdelay import unrestricted
 from sqsdelay.cli.console import EXIT_CRITICAL
 from sqsdelay.cli.waiting import EXIT_REQUESTED
+from sqsdelay.core import limits
 from sqsdelay.core.delay import due_at_ms
 from sqsdelay.core.readable import parse_due_at
 from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS

@@ -9,6 +9,7 @@ import pytest
 
 from sqsdelay.core.delay import delay_ms
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 from sqsdelay.core.message import (
     DEDUPLICATION_ID,
     DELAY_SECONDS,
@@ -29,7 +30,6 @@ from sqsdelay.errors import (
     MessageTooLarge,
     TooManyAttributes,
 )
-from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying import DueRelay, Relay, RelaySettings, Status
 from sqsdelay.sending.router import SenderSettings

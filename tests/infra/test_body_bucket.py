@@ -16,7 +16,7 @@ from moto import mock_aws
 from sqsdelay import DelaySender
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.limits import MAX_MESSAGE_BYTES
+from sqsdelay.core.limits import MAX_MESSAGE_BYTES
 from sqsdelay.s3 import BodyReader, Bucket
 from sqsdelay.sqs import create_endpoint
 from tests.infra.resources import Templates, logical_id, only

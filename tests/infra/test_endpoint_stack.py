@@ -16,14 +16,14 @@ from sqsdelay.cdk import function_names
 from sqsdelay.cdk.ledger import LATE_SECONDS
 from sqsdelay.cdk.unrestricted_delay import STORES
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.cost.strategies import WATCHED
-from sqsdelay.limits import (
+from sqsdelay.core.limits import (
     DEDUPLICATION_INTERVAL_SECONDS,
     DELAY_QUEUE_VISIBILITY_SECONDS,
     FUNCTION_TIMEOUT_SECONDS,
     MAX_MESSAGE_TIMER_SECONDS,
     MAX_RETENTION_SECONDS,
 )
+from sqsdelay.cost.strategies import WATCHED
 from sqsdelay.operating.status import OVERDUE_MARGIN_SECONDS, OVERDUE_MS
 from sqsdelay.sqs.endpoints import delay_queue_attributes, delay_queue_problems
 from tests.infra.resources import Templates, arn, logical_id, only, working
@@ -329,7 +329,7 @@ def test_docs_say_what_each_alarm_means(endpoint_template: Templates) -> None:
 
 
 def test_no_limit_is_typed_twice() -> None:
-    """Delays, retention and visibility come from sqsdelay.limits, where their sources stand."""
+    """Delays, retention and visibility come from sqsdelay.core.limits, where their sources stand."""
     limits = {
         MAX_MESSAGE_TIMER_SECONDS,
         MAX_RETENTION_SECONDS,

@@ -15,8 +15,8 @@ from infra.endpoint_stack import EndpointStack, stack_name
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import DELAY_QUEUE_VISIBILITY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.errors import InvalidEndpoint
-from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.sqs.endpoints import due_queue_attributes, fifo_queue_attributes, waiting_problems
 from tests.infra.conftest import CONTEXT
 from tests.infra.resources import Templates, arn, logical_id, only, statements

@@ -24,9 +24,9 @@ from sqsdelay.cdk.stores import KEEP_MESSAGES
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
 from sqsdelay.core.message import new_message_id
 from sqsdelay.core.stored_message import Amendment, StoredMessage
-from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import DynamoDbStore, table_definition

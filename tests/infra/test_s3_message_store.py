@@ -21,9 +21,9 @@ from sqsdelay.cdk import function_names
 from sqsdelay.cdk.functions import CONCURRENCY, TIMEOUT_SECONDS
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import DELAY_QUEUE_VISIBILITY_SECONDS, GATHERING_SECONDS, MAX_DUE_MS
 from sqsdelay.core.message import DELAY_SECONDS, OutgoingMessage, new_message_id, string
 from sqsdelay.core.stored_message import Amendment, StoredMessage
-from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, GATHERING_SECONDS, MAX_DUE_MS
 from sqsdelay.operating.status import OVERDUE_MARGIN_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying.gathering import ForwardingRelay, unpacked

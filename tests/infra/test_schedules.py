@@ -24,10 +24,10 @@ from ministack.core.iam_evaluator import (  # type: ignore[import-untyped]
 
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
+from sqsdelay.core.limits import GATHERING_SECONDS
 from sqsdelay.core.schedule_input import VISIBLE_SECONDS
 from sqsdelay.core.stored_message import Amendment
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.limits import GATHERING_SECONDS
 from sqsdelay.operating.status import ROLE_TAG, STORE_TAG
 from sqsdelay.parking.parking import Parking
 from sqsdelay.stores import SchedulerStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.limits import DEFAULT_HOP_SECONDS
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.sqs.endpoints import _wanted, create_queue
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
+from sqsdelay.core.limits import DEDUPLICATION_INTERVAL_SECONDS, ERROR_QUEUE_SUFFIX, FIFO_SUFFIX
 from sqsdelay.core.message import ERROR, WAS_DUE_AT, Attribute, text_of
-from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS, ERROR_QUEUE_SUFFIX, FIFO_SUFFIX
 from tests.simulation.journal import Action, Journal, Step
 from tests.simulation.parcels import Parcel, key_of
 

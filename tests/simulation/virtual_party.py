@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 from sqsdelay.core.delay import BrokerClock
 from sqsdelay.core.endpoint import QueueRef
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import QueueUnavailable, SendFailed
-from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.simulation.journal import Asked, Journal

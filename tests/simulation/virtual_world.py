@@ -8,9 +8,9 @@ from random import Random
 from typing import Final
 
 from sqsdelay.core.endpoint import QueueRef
+from sqsdelay.core.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.dispatching.dispatcher import Dispatcher
 from sqsdelay.errors import QueueUnavailable
-from sqsdelay.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying.outcomes import Outcome, RelaySettings
 from sqsdelay.relaying.relay import DueRelay, Relay

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+from sqsdelay.testing import InMemoryStore, ManualClock
+from tests.faulty import FaultyQueues
 
 
 @pytest.fixture
-def queues(clock: ManualClock) -> InMemoryQueues:
-    queues = InMemoryQueues(clock)
+def queues(clock: ManualClock) -> FaultyQueues:
+    queues = FaultyQueues(clock)
     queues.create_endpoint("orders")
     return queues
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from sqsdelay.core.delay import utc
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.core.message import DELAY_SECONDS, Attribute, OutgoingMessage, size_of, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.ledger.events import Event
-from sqsdelay.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, ParkingSettings
 from sqsdelay.relaying import Outcome, Relay, RelaySettings, Status
 from sqsdelay.sending.router import SenderSettings

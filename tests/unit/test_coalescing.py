@@ -7,8 +7,8 @@ import math
 import pytest
 
 from sqsdelay.core.coalescing import Coalescer, Waiting, checked_linger
+from sqsdelay.core.limits import MAX_BATCH_BYTES, MAX_BATCH_ENTRIES
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.limits import MAX_BATCH_BYTES, MAX_BATCH_ENTRIES
 
 LINGER = 0.005
 

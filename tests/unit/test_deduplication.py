@@ -11,8 +11,8 @@ from typing import Any
 import jmespath  # type: ignore[import-untyped]
 import pytest
 
+from sqsdelay.core.limits import MAX_RETENTION_SECONDS
 from sqsdelay.errors import ConfigurationError, MalformedMessage, StoreUnavailable
-from sqsdelay.limits import MAX_RETENTION_SECONDS
 from sqsdelay.receiving import deduplication
 from sqsdelay.receiving.deduplication import IDEMPOTENCY_KEY, Copy, Deduplicator, message_id
 from sqsdelay.stores.sqlite.sqlite_store import SqliteInbox

@@ -28,11 +28,11 @@ from sqsdelay.core.delay import (
     too_far,
     utc,
 )
+from sqsdelay.core.limits import MAX_BATCH_BYTES, MAX_BATCH_ENTRIES, MAX_DUE_MS
 from sqsdelay.core.message import Message, full_batches
 from sqsdelay.core.readable import parse_delay, parse_due_at
 from sqsdelay.core.stored_message import to_store
 from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage
-from sqsdelay.limits import MAX_BATCH_BYTES, MAX_BATCH_ENTRIES, MAX_DUE_MS
 
 NOW = 1_800_000_000_000
 

@@ -12,12 +12,12 @@ import pytest
 from sqsdelay.console.source import Failed
 from sqsdelay.core import message as wire
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import MAX_MESSAGE_BYTES
 from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
 from sqsdelay.core.outgoing import identity
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage, to_store
 from sqsdelay.errors import QueueMissing
-from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.operating.error_queue import HOLD_SECONDS, ErrorQueue, Retry, RetryStatus
 from sqsdelay.relaying import DueRelay, Relay, RelaySettings
 from sqsdelay.sending.sender import QueueSender
@@ -27,13 +27,6 @@ from tests.faulty import FaultyQueues
 
 ORDERS, FIFO = Endpoint.parse("orders"), Endpoint.parse("orders.fifo")
 DELAY, ERRORS, DUE = "orders-delay.fifo", "orders-delay-error", "orders-due"
-
-
-@pytest.fixture
-def queues(clock: ManualClock) -> FaultyQueues:
-    queues = FaultyQueues(clock)
-    queues.create_endpoint("orders")
-    return queues
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 
 from sqsdelay.core.delay import check_hop, delay_ms, due_at_ms, due_time
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 from sqsdelay.core.message import (
     Message,
     attributes_of,
@@ -23,7 +24,6 @@ from sqsdelay.core.readable import parse_delay
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidMessage, MalformedEvent, SqsDelayError
 from sqsdelay.ledger.events import from_json
-from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 from sqsdelay.timeouts.sender import due_ms_of, read_id
 
 NUL_REFUSED = (

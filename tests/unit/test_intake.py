@@ -11,8 +11,8 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import DEDUPLICATION_INTERVAL_SECONDS, DELAY_QUEUE_VISIBILITY_SECONDS
 from sqsdelay.errors import SchemaMismatch
-from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS, DELAY_QUEUE_VISIBILITY_SECONDS
 from sqsdelay.relaying import DueRelay, Status, gathering
 from sqsdelay.relaying.gathering import GATHERED_SECONDS, InHand, Intake
 from tests.patience import PATIENCE_SECONDS

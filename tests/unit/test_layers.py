@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "sqsdelay"
 
-TOP = {"__init__", "errors", "limits", "celery", "dramatiq", "taskiq", "s3"}
+TOP = {"__init__", "errors", "celery", "dramatiq", "taskiq", "s3"}
 """The only files directly under the package: its door, what everybody uses, and what is one file: task
 queues' transports and large bodies."""
 
@@ -135,9 +135,9 @@ def third_party(path: Path) -> set[str]:
 
 def allowed_rooms(name: str) -> set[str]:
     """The rooms that a file of this room may import, its own included."""
-    everybody = {"errors", "limits"} | CORE
-    if name in ("errors", "limits"):
-        return {"errors", "limits"}
+    everybody = {"errors"} | CORE
+    if name == "errors":
+        return {"errors"}
     if name in CORE:
         return everybody
     if name in PORTS:
@@ -164,7 +164,7 @@ def complaint(path: Path) -> str | None:
         wrong = []
     if wrong:
         return f"{shown} imports {', '.join(wrong)}, a layer above or beside it; {WHERE}"
-    inner = {"errors", "limits"} | CORE | PORTS | set(USE_CASES)
+    inner = {"errors"} | CORE | PORTS | set(USE_CASES)
     vendors = third_party(path) - ADAPTERS.get(name, set())
     if vendors and (name in inner or name in ADAPTERS):
         return f"{shown} imports {', '.join(sorted(vendors))}, which its room may not; {WHERE}"

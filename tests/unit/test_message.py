@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sqsdelay.core.limits import FORBIDDEN_BODY_CHARACTER, ID, MAX_DUE_MS
 from sqsdelay.core.message import (
     DEDUPLICATION_ID,
     Attribute,
@@ -22,7 +23,6 @@ from sqsdelay.core.message import (
     string,
 )
 from sqsdelay.errors import InvalidMessage, MessageTooLarge, TooManyAttributes
-from sqsdelay.limits import FORBIDDEN_BODY_CHARACTER, ID, MAX_DUE_MS
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from sqsdelay.core.delay import utc
+from sqsdelay.core.limits import MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS
 from sqsdelay.core.message import MOST_ADDED_BYTES, Attribute, Route, size_of, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import MalformedMessage
-from sqsdelay.limits import MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.sending.router import ALWAYS_PARKED_BYTES, SenderSettings
 from sqsdelay.sending.sender import QueueSender

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from sqsdelay.core import message as wire
 from sqsdelay.core.delay import Reject
+from sqsdelay.core.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string
 from sqsdelay.core.received_message import ReceivedMessage, read_delay
 from sqsdelay.core.rejection import Rejection, read_rejection, rejected, rejected_stored
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 
 SENT = 1_800_000_000_000
 REJECTED = SENT + 4_000_000

@@ -12,6 +12,7 @@ import pytest
 
 from sqsdelay.core.delay import utc
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_DUE_MS
 from sqsdelay.core.message import (
     DELAY_MS,
     DELAY_SECONDS,
@@ -33,7 +34,6 @@ from sqsdelay.errors import (
     ReadInPart,
     StoreUnavailable,
 )
-from sqsdelay.limits import DEFAULT_MAX_DELAY_SECONDS, MAX_DUE_MS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Change, ParkingSettings
 from sqsdelay.relaying import Relay, RelaySettings, Status
 from sqsdelay.sending.router import SenderSettings

@@ -9,6 +9,7 @@ import pytest
 
 from sqsdelay.core.delay import DATE_RESOLUTION_MS, utc
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import MAX_RETENTION_SECONDS
 from sqsdelay.core.message import MESSAGE_ID, Message, text_of
 from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS, StoredMessage
 from sqsdelay.errors import (
@@ -18,7 +19,6 @@ from sqsdelay.errors import (
     NoStore,
     StoreUnavailable,
 )
-from sqsdelay.limits import MAX_RETENTION_SECONDS
 from sqsdelay.parking.parking import Change, ParkingSettings
 from sqsdelay.relaying import Relay, RelaySettings, Status
 from sqsdelay.sending.router import SenderSettings

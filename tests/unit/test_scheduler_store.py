@@ -12,12 +12,12 @@ import pytest
 from botocore.exceptions import ClientError
 
 from sqsdelay import errors
+from sqsdelay.core.limits import GATHERING_SECONDS
 from sqsdelay.core.message import Route, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.rejection import read_rejection
 from sqsdelay.core.schedule_input import firing_second, hidden_seconds, name_of, prefix_of
 from sqsdelay.core.stored_message import Amendment, StoredMessage
-from sqsdelay.limits import GATHERING_SECONDS
 from sqsdelay.parking.parking import Change, Parking, ParkingSettings, Schedule
 from sqsdelay.relaying import DueRelay, Relay, RelaySettings, Status
 from sqsdelay.relaying.gathering import AT_ONCE, Parker

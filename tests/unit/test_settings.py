@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sqsdelay import DelayConsumer
+from sqsdelay.core.limits import DELAY_QUEUE_VISIBILITY_SECONDS, MAX_RECEIVE_WAIT_SECONDS
 from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS, DispatchSettings
 from sqsdelay.errors import ConfigurationError, SendFailed
-from sqsdelay.limits import DELAY_QUEUE_VISIBILITY_SECONDS, MAX_RECEIVE_WAIT_SECONDS
 from sqsdelay.timeouts.manager import TimeoutSettings
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from sqsdelay.core import message as wire
 from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.limits import MAX_MESSAGE_BYTES
 from sqsdelay.core.message import Message, OutgoingMessage, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import MessageTooLarge, QueueUnavailable
-from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.operating.error_queue import ErrorQueue, RetryStatus
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.relaying import DueRelay, Relay, Status

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from sqsdelay.core.limits import MAX_DUE_MS
 from sqsdelay.core.message import Message
 from sqsdelay.errors import ConfigurationError, SqsDelayError
-from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.spark.sink import task
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.rows import Rows, derived_id

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from sqsdelay import errors
+from sqsdelay.core.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 from sqsdelay.core.message import DEDUPLICATION_ID, GROUP_ID, Message, due_ms_of_id, string
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.core.stored_message import (
@@ -21,7 +22,6 @@ from sqsdelay.core.stored_message import (
     parked,
     to_store,
 )
-from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.testing import InMemoryStore, ManualClock
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from sqsdelay.core import outgoing
 from sqsdelay.core.delay import Reject
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 from sqsdelay.core.message import (
     DELAY_MS,
     DELAY_SECONDS,
@@ -37,7 +38,6 @@ from sqsdelay.core.received_message import (
     read_delay,
 )
 from sqsdelay.errors import MalformedMessage
-from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 
 SENT = 1_800_000_000_000
 SYSTEM = {

@@ -1,4 +1,4 @@
-/** The limits of sqsdelay/limits.py, where each has its source; contract/vectors.json keeps them alike. */
+/** The limits of sqsdelay/core/limits.py, where each has its source; contract/vectors.json keeps them alike. */
 
 export const MAX_MESSAGE_TIMER_SECONDS = 900;
 export const MAX_BATCH_ENTRIES = 10;

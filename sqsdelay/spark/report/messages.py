@@ -15,8 +15,8 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES
 from sqsdelay.cost.workload import BANDS, CHUNK_BYTES
-from sqsdelay.limits import MAX_BATCH_ENTRIES
 
 DELIVERED: Final = "delivered"
 HANDED_OVER: Final = "handed-over"

@@ -15,10 +15,10 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from sqsdelay.core.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 from sqsdelay.core.message import Route
 from sqsdelay.errors import ConfigurationError, InvalidSetting, MalformedEvent
 from sqsdelay.ledger.events import LEDGER_VERSION, EventKind, Source, from_json
-from sqsdelay.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 from sqsdelay.spark.locations import hadoop_uri
 from sqsdelay.spark.session import cause
 

@@ -14,10 +14,10 @@ from typing import Final
 from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql import functions as F
 
+from sqsdelay.core.limits import MAX_MESSAGE_BYTES
 from sqsdelay.cost import Prices, Workload, bill
 from sqsdelay.cost.strategies import OF_STORE
 from sqsdelay.cost.workload import BANDS, DELAY_ATTRIBUTES_BYTES, invocation_cost
-from sqsdelay.limits import MAX_MESSAGE_BYTES
 from sqsdelay.spark.report import messages as lives
 from sqsdelay.spark.report.messages import CANCELLED, LOST, OPEN, PENDING, SHARES, STATUSES, columns
 

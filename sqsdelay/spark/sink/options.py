@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 
 from sqsdelay.core.delay import check_hop, checked_max_delay
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.errors import ConfigurationError, InvalidSetting
-from sqsdelay.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.spark.locations import absolute, file_name, is_uri
 

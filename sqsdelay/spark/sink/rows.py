@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sqsdelay.core.delay import DueTime, delay_ms, due_at_ms, utc
+from sqsdelay.core.limits import MAX_ATTRIBUTE_NAME_CHARS, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
 from sqsdelay.core.message import DELAY_SECONDS, Message
 from sqsdelay.errors import InvalidDelay, InvalidMessage, SqsDelayError
-from sqsdelay.limits import MAX_ATTRIBUTE_NAME_CHARS, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.receipts import Mark, number
 
@@ -157,7 +157,7 @@ _OURS: Final = 2
 _CLOCKS_APART_SECONDS: Final = 86_400
 """Rows nearer to the longest delay are left to the sender, which knows SQS's time."""
 
-# In RE2's spelling what `sqsdelay.limits` has in Python's.
+# In RE2's spelling what `sqsdelay.core.limits` has in Python's.
 _ID: Final = r"^[!-~]{1,128}$"
 _FORBIDDEN: Final = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x{fffe}\x{ffff}]"
 _FORBIDDEN_BYTES: Final = bytes({*range(32)} - {*b"\t\n\r"})

@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 
 from sqsdelay.core.delay import due_at_ms, utc
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import MIN_QUEUE_LIMIT_BYTES
 from sqsdelay.core.message import Message, Route
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidEndpoint
 from sqsdelay.ledger.events import Ledger
-from sqsdelay.limits import MIN_QUEUE_LIMIT_BYTES
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Queues
 from sqsdelay.ports.stores import ParkingPlace
@@ -36,13 +36,7 @@ from sqsdelay.spark.sink.receipts import NOTHING_SENT, Mark, ReceiptsWriter, See
 from sqsdelay.spark.sink.rows import Plain, Rows, due_column, plain_rows, spelled
 from sqsdelay.spark.sink.run import Counts, Run, Staged, insist
 from sqsdelay.spark.sink.stored_job import Job, wheel_of
-from sqsdelay.stores.s3.layout import (
-    MAX_OBJECT_BYTES,
-    MAX_OBJECT_MESSAGES,
-    ObjectName,
-    Slot,
-    line_of,
-)
+from sqsdelay.stores.s3 import layout
 from sqsdelay.stores.s3.wheel import Wheel
 
 GATHERED_BYTES: Final = 32 * 2**20
@@ -251,7 +245,7 @@ class Staging:
 
     def __post_init__(self) -> None:
         self._gathered: list[pa.Table] = []
-        self._slots: dict[Slot, list[pa.Table]] = {}
+        self._slots: dict[layout.Slot, list[pa.Table]] = {}
         self._objects = 0
         self._last_ms = 0
 
@@ -261,7 +255,7 @@ class Staging:
     def store(self, messages: Sequence[StoredMessage]) -> list[bool]:
         """Stage messages."""
         if found := [m for m in messages if m.message_id != _PROBE]:
-            lines = pa.array([line_of(m).text + b"\n" for m in found], pa.large_binary())
+            lines = pa.array([layout.line_of(m).text + b"\n" for m in found], pa.large_binary())
             self.add(pa.array([m.due_ms for m in found], pa.int64()), lines)
         return [True] * len(messages)
 
@@ -298,7 +292,7 @@ class Staging:
     def _write_full(self) -> None:
         """Write what fills objects; then the largest slots, where too much is kept."""
         for slot, pieces in list(self._slots.items()):
-            if sum(piece.num_rows for piece in pieces) >= MAX_OBJECT_MESSAGES:
+            if sum(piece.num_rows for piece in pieces) >= layout.MAX_OBJECT_MESSAGES:
                 self._write(slot, keep_rest=True)
         sizes = {slot: _bytes(pieces) for slot, pieces in self._slots.items()}
         kept = sum(sizes.values())
@@ -308,19 +302,19 @@ class Staging:
                 kept -= sizes[slot]
                 self._write(slot)
 
-    def _write(self, slot: Slot, *, keep_rest: bool = False) -> None:
+    def _write(self, slot: layout.Slot, *, keep_rest: bool = False) -> None:
         """Begin to write objects of a slot; ``keep_rest``: what does not fill one waits for more."""
         rows = pa.concat_tables(self._slots.pop(slot)).sort_by("due").combine_chunks()
         dues, lines = rows["due"], rows["line"].chunk(0)
         for start, end in _portions(lines):
-            if keep_rest and end == len(lines) and end - start < MAX_OBJECT_MESSAGES:
+            if keep_rest and end == len(lines) and end - start < layout.MAX_OBJECT_MESSAGES:
                 self._slots[slot] = [_copied(rows, start, end)]
                 return
             part = f"{self.attempt}.{self._objects}"
             self._objects += 1
             text = _joined(lines, start, end)
             between = dues[start].as_py(), dues[end - 1].as_py()
-            name = ObjectName(slot, *between, end - start, text.size, part, self.run.batch)
+            name = layout.ObjectName(slot, *between, end - start, text.size, part, self.run.batch)
             self.write(partial(self._put, self.wheel.key(name), text))
 
     def _put(self, key: str, text: pa.Buffer) -> None:
@@ -351,8 +345,8 @@ def _portions(lines: pa.LargeBinaryArray) -> Iterator[tuple[int, int]]:
     start = 0
     while start < len(lines):
         before = ends[start - 1] if start else 0
-        end = max(start + 1, bisect_left(ends, before + MAX_OBJECT_BYTES + 1, start))
-        end = min(end, start + MAX_OBJECT_MESSAGES, len(lines))
+        end = max(start + 1, bisect_left(ends, before + layout.MAX_OBJECT_BYTES + 1, start))
+        end = min(end, start + layout.MAX_OBJECT_MESSAGES, len(lines))
         yield start, end
         start = end
 

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from pyspark import SparkFiles, TaskContext
 
 from sqsdelay.core.delay import Clock, SystemClock
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ledger.files import FileLedger
-from sqsdelay.limits import MAX_BATCH_ENTRIES
 from sqsdelay.parking.parking import check
 from sqsdelay.ports.queues import Queues
 from sqsdelay.sending.router import SenderSettings
@@ -94,10 +94,8 @@ def _sender(options: Options) -> QueueSender:
 def check_store(options: Options, endpoint: str) -> None:
     """Raise what keeps a job from using an endpoint's store: before a row is sent, be it one that needs none.
     Once in a process."""
-    with (
-        closing(open_store(str(options.store), endpoint=endpoint)) as store,
-        suppress(StoreUnavailable),
-    ):
+    url = str(options.store)
+    with closing(open_store(url, endpoint=endpoint)) as store, suppress(StoreUnavailable):
         check(store)
 
 

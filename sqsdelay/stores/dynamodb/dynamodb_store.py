@@ -9,9 +9,9 @@ from itertools import islice, product
 from typing import TYPE_CHECKING, Any, Final
 
 from sqsdelay.core.delay import Clock, SystemClock, check_range
+from sqsdelay.core.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidSetting, MessageTooLarge
-from sqsdelay.limits import MAX_DYNAMODB_ITEM_BYTES
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 from sqsdelay.stores import shared
 from sqsdelay.stores.calls import check_no_transaction

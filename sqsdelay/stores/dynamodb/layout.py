@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from sqsdelay import limits
+from sqsdelay.core import limits
 from sqsdelay.core.stored_message import StoredMessage, from_store
 from sqsdelay.errors import InvalidSetting, MessageTooLarge
 

@@ -17,9 +17,9 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
+from sqsdelay.core.limits import MAX_POSTGRES_NAME_BYTES, POSTGRES_ANSWER_SECONDS
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import InvalidSetting, StoreError, StoreUnavailable
-from sqsdelay.limits import MAX_POSTGRES_NAME_BYTES, POSTGRES_ANSWER_SECONDS
 from sqsdelay.ports import in_each_child
 from sqsdelay.stores.shared import VERSION, check_version, mismatch
 from sqsdelay.stores.sql import UNFIT, SqlTable

@@ -245,7 +245,8 @@ class S3Store(Changes, Pages, DelayedMessageStore):
             waits = any(run.get("endpoints") or begun[b] >= old_ms for b, run in runs.items())
             if etag is not None and not waits:
                 bucket.delete_unchanged(f"{job}/{layout.RECORD}", etag)
-                runs = {}
+                # A run that has committed meanwhile keeps it, with the marks of all.
+                runs = bucket.get_json(f"{job}/{layout.RECORD}")[0].get("runs", {})
             elif passed:
                 with suppress(Changed):
                     bucket.put_json(f"{job}/{layout.RECORD}", record, over=etag)

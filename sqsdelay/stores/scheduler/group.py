@@ -13,10 +13,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 from sqsdelay import errors
 from sqsdelay.core.delay import BrokerClock, Clock, SystemClock
 from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.limits import SCHEDULE_RETRY_SECONDS
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.core.schedule_input import name_of, prefix_of
-from sqsdelay.errors import InvalidSetting, StoreError, StoreMissing, StoreUnavailable
-from sqsdelay.limits import SCHEDULE_RETRY_SECONDS
 from sqsdelay.stores.calls import Calls, R, T, answered_ms
 from sqsdelay.stores.shared import VERSION, check_version
 
@@ -47,7 +46,7 @@ _OURS: Final = re.compile(r"[mnsav]\.[0-9a-f]{16}\.[0-9a-f]{45}", re.ASCII)
 """Names of our schedules: `sqsdelay.core.schedule_input`."""
 
 
-class _No(StoreError):
+class _No(errors.StoreError):
     """An answer, and no refusal."""
 
 
@@ -69,7 +68,7 @@ class Group(Calls):
     ) -> None:
         role = _ROLE.fullmatch(role_arn)
         if role is None:
-            raise InvalidSetting(
+            raise errors.InvalidSetting(
                 f"role {role_arn!r} is not a role's ARN; write arn:aws:iam::ACCOUNT:role/NAME"
             )
         super().__init__("scheduler", client)
@@ -104,7 +103,7 @@ class Group(Calls):
         never = {"State": "DISABLED", "ScheduleExpression": "rate(365 days)"}
         version = self.silent(0, str(VERSION)) | never | {"ActionAfterCompletion": "NONE"}
         if not (self._is_ours() or self.create(self._version_name, version) or self._is_ours()):
-            raise StoreUnavailable(f"schedule group {self.name} is being set up; try again")
+            raise errors.StoreUnavailable(f"schedule group {self.name} is being set up; try again")
         self._checked = True
 
     def _is_ours(self) -> bool:
@@ -118,17 +117,17 @@ class Group(Calls):
         self.check()
         return super().each(do, items)
 
-    def each_tried(self, do: Callable[[T], R], items: Iterable[T]) -> list[R | StoreError]:
+    def each_tried(self, do: Callable[[T], R], items: Iterable[T]) -> list[R | errors.StoreError]:
         """As `each`, with the error in place of an answer; raises it where there is no answer at all."""
 
-        def tried(item: T) -> R | StoreError:
+        def tried(item: T) -> R | errors.StoreError:
             try:
                 return do(item)
-            except StoreError as error:
+            except errors.StoreError as error:
                 return error
 
         answers = self.each(tried, items)
-        errors_only = [answer for answer in answers if isinstance(answer, StoreError)]
+        errors_only = [answer for answer in answers if isinstance(answer, errors.StoreError)]
         if errors_only and len(errors_only) == len(answers):
             raise errors_only[0]
         return answers
@@ -219,20 +218,20 @@ class Group(Calls):
             self.clock.observe(told_ms, asked_at=asked_at)
         return answer
 
-    def _refused(self, error: ClientError | BotoCoreError, response: Any) -> StoreError:
+    def _refused(self, error: ClientError | BotoCoreError, response: Any) -> errors.StoreError:
         code = response.get("Error", {}).get("Code", "")
         if isinstance(error, ClientError) and (error.operation_name, code) in _MEANS_NO:
             return _No(str(error))
         if code == _THERE:
-            return StoreError(str(error))
+            return errors.StoreError(str(error))
         if code == _NOT_THERE:
-            return StoreMissing(
+            return errors.StoreMissing(
                 f"schedule group {self.name} does not exist at {self.client.meta.endpoint_url}; run "
                 "sqsdelay store create or set_up(), or deploy it"
             )
         if code == "ValidationException":
-            return StoreError(f"schedule group {self.name}: {error}")
-        return StoreUnavailable(f"schedule group {self.name} cannot be used now: {error}")
+            return errors.StoreError(f"schedule group {self.name}: {error}")
+        return errors.StoreUnavailable(f"schedule group {self.name} cannot be used now: {error}")
 
 
 def fires_at(schedule: Schedule) -> int:
@@ -241,6 +240,6 @@ def fires_at(schedule: Schedule) -> int:
     try:
         return int(datetime.strptime(f"{text}+0000", "at(%Y-%m-%dT%H:%M:%S)%z").timestamp())
     except ValueError as error:
-        raise StoreError(
+        raise errors.StoreError(
             f"schedule {schedule.get('Name')} is not one of sqsdelay's schedules: {text}"
         ) from error

@@ -6,7 +6,7 @@ from infra.endpoint_stack import stack_name
 from sqsdelay import DelaySender
 from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.limits import MAX_MESSAGE_BYTES
+from sqsdelay.core.limits import MAX_MESSAGE_BYTES
 from sqsdelay.s3 import BodyReader, Bucket
 from sqsdelay.sqs import check_endpoint
 from sqsdelay.testing.local_aws import LocalAws

@@ -17,13 +17,13 @@ from lambdas.removal_guard.handler import LEFT_OUT, Refused, check
 from sqsdelay import DelaySender
 from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.endpoint import Endpoint
+from sqsdelay.core.limits import MAX_DUE_MS
 from sqsdelay.core.message import DELAY_SECONDS, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import BodyMissing, ConfigurationError, MessageTooLarge, SqsDelayError
 from sqsdelay.ledger.events import EventKind
-from sqsdelay.limits import MAX_DUE_MS
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking, ParkingSettings
 from sqsdelay.relaying.outcomes import RelaySettings, Status
 from sqsdelay.s3 import BodyReader, Bucket

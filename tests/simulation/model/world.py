@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqsdelay.core.delay import delay_ms, due_at_ms
+from sqsdelay.core.limits import DEDUPLICATION_INTERVAL_SECONDS
 from sqsdelay.core.message import MESSAGE_ID, Attribute, string, text_of
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import SqsDelayError
-from sqsdelay.limits import DEDUPLICATION_INTERVAL_SECONDS
 from sqsdelay.parking.parking import Change, ParkingSettings
 from sqsdelay.ports.stores import DelayedMessageStore
 from sqsdelay.relaying.outcomes import RelaySettings
@@ -138,13 +138,7 @@ class World:
     # What people do.
 
     def send(
-        self,
-        message_id: str,
-        body: str,
-        group: str | None,
-        when: float | datetime,
-        *,
-        parks: bool,
+        self, message_id: str, body: str, group: str | None, when: float | datetime, *, parks: bool
     ) -> None:
         """Send a message, or send it again; ``parks``: from a sender that has the store."""
         promise = self.promises.setdefault(
@@ -339,11 +333,7 @@ class World:
 
     @contextmanager
     def _operation(
-        self,
-        concerned: set[str],
-        *,
-        sends: bool = False,
-        killed: Callable[[], None] = lambda: None,
+        self, concerned: set[str], *, sends: bool = False, killed: Callable[[], None] = lambda: None
     ) -> Iterator[None]:
         self._touched, self._later = set(concerned), []
         self._before = {message_id: self._where(message_id) for message_id in self.promises}
