@@ -153,17 +153,10 @@ class DestinationQueue(Construct):
         self.dead_letter_queue = EndpointQueue(
             self, "DeadLetterQueue", no_redrive=why, queue_name=name, **settings
         )
-        refused = sqs.DeadLetterQueue(
+        settings["dead_letter_queue"] = sqs.DeadLetterQueue(
             queue=self.dead_letter_queue, max_receive_count=RECEIVES_BEFORE_DEAD_LETTER
         )
-        self.queue = EndpointQueue(
-            self,
-            "Queue",
-            no_redrive=None,
-            queue_name=endpoint,
-            dead_letter_queue=refused,
-            **settings,
-        )
+        self.queue = EndpointQueue(self, "Queue", no_redrive=None, queue_name=endpoint, **settings)
 
 
 def _dead_letter_queue_name(endpoint: str) -> str:
