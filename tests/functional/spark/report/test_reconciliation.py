@@ -236,7 +236,7 @@ def test_the_commands(spark: SparkSession, sqs: Stub, tmp_path: Path) -> None:
     ledger = written(tmp_path, got)
     sqs.keep()
     compared: list[str | Path] = [tmp_path / "rows.csv", ledger, *known]
-    for out in ([], ["--out", tmp_path / "out"]):
+    for out in ([], ["--out", str(tmp_path / "out")]):
         shown = run("reconcile", *compared, *out).stdout.splitlines()
         assert ["lost", "1"] in [line.split() for line in shown]
     found = spark.read.parquet(str(tmp_path / "out")).collect()
