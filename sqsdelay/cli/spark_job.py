@@ -20,13 +20,8 @@ from sqsdelay.cli.options import time_option
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_FORMATS: Final = {
-    ".parquet": "parquet",
-    ".csv": "csv",
-    ".json": "jsonl",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-}
+_JSON_LINES: Final = dict.fromkeys((".json", ".jsonl", ".ndjson"), "jsonl")
+_FORMATS: Final = {".parquet": "parquet", ".csv": "csv", **_JSON_LINES}
 EXIT_INTERRUPTED: Final = 130
 """Of a command that Ctrl-C ends, as shells have it: 128 and the signal's number."""
 _POLL_SECONDS: Final = 0.2

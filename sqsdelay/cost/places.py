@@ -339,8 +339,6 @@ SCHEDULE_OVERHEAD_BYTES: Final = 700
 """What sqsdelay's input holds besides body and attributes, as JSON."""
 _ESCAPED: Final = Fraction(9, 8)
 """Bytes that a byte takes in it: assumed is a quote in eight characters, as in a body that is JSON."""
-
-
 FIRED_MS: Final = 8
 """Assumed for a message of a run that empties the parking queue: its share of calls to AWS."""
 
