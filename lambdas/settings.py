@@ -71,10 +71,8 @@ class Until:
 
 
 def sqs_client(*, connections: int) -> SQSClient:
-    """A client without this invocation's trace header, which botocore adds to each call within Lambda.
-
-    SQS would give it, and Lambda's recursion count (Lineage) in it, to messages without one of their own.
-    """
+    """A client without this invocation's trace header, which botocore adds to each call within Lambda. SQS
+    would give it, and Lambda's recursion count (Lineage) in it, to messages without one of their own."""
     client = default_client(connections=connections, attempts=SHORT_CALL_ATTEMPTS)
     client.meta.events.register("request-created.sqs", _drop_trace_header)
     return client
@@ -98,11 +96,9 @@ class PowertoolsLedger:
 
 
 def ledger_if_on(variable: str, endpoint: str, *, until: Until) -> Ledger | None:
-    """The ledger that the environment's variable names, None where it is not set.
-
-    ``true`` is the function's log; ``firehose://NAME`` a Firehose stream, and the log for what the stream
-    does not take. Raises ConfigurationError: any other value. ``until``: the invocation's; no call to the
-    stream outlasts it."""
+    """The ledger that the environment's variable names, None where it is not set. ``true`` is the function's
+    log; ``firehose://NAME`` a Firehose stream, and the log for what the stream does not take. Raises
+    ConfigurationError: any other value. ``until``: the invocation's; no call to the stream outlasts it."""
     value = os.environ.get(variable, "")
     if not value:
         return None

@@ -24,10 +24,8 @@ _PIPE_COLUMNS: Final = 10_000_000
 
 
 class SafeConsole(Console):
-    """Shows control characters as ``\\x1b``: bodies, ids and reasons are whoever's who may send.
-
-    Makes no emoji of them, either: what stands between two colons in an id would be lost.
-    """
+    """Shows control characters as ``\\x1b``: bodies, ids and reasons are whoever's who may send. Makes no
+    emoji of them, either: what stands between two colons in an id would be lost."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"emoji": False, **options})
@@ -53,11 +51,9 @@ TABLE_ROWS: Final = 1_000
 
 
 def print_rows(headers: Sequence[str], rows: Iterable[Sequence[str]], **settings: Any) -> None:
-    """Print a table whose cells take more lines on a narrow terminal, and never lose their ends.
-
-    To a pipe go the rows alone: a line each, their cells apart by tabs. Cells are no markup, and one line
-    each: they are whoever's who may send, and would pass for another row. ``settings``: of the terminal's
-    table."""
+    """Print a table whose cells take more lines on a narrow terminal, and never lose their ends. To a pipe go
+    the rows alone: a line each, their cells apart by tabs. Cells are no markup, and one line each: they are
+    whoever's who may send, and would pass for another row. ``settings``: of the terminal's table."""
     if not out.is_terminal:
         for row in rows:
             out.file.write("\t".join(map(one_line, row)) + "\n")

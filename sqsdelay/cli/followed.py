@@ -166,13 +166,9 @@ class Run:
         quiet: bool = False,
     ) -> None:
         """Receive until all have arrived, or nothing more can be expected. Deletes the run's own only.
-
-        Args:
-            table: what is shown meanwhile, for so many rows; nothing if ``quiet``.
-            patience_seconds: how long to wait beyond the last due time.
-            second_copy_seconds: how long to look for second copies at the end.
-            beside: what else runs until the event is set.
-        """
+        ``table``: what is shown meanwhile, for so many rows; nothing if ``quiet``. ``patience_seconds``: how
+        long to wait beyond the last due time. ``second_copy_seconds``: how long to look for second copies at
+        the end. ``beside``: what else runs until the event is set."""
         stop = threading.Event()
         ended: float | None = None
         last_due_ms = max((entry.due_ms for _, entry in self.rows()), default=0)

@@ -101,10 +101,8 @@ def _placing(ctx: Any, command: Any, there: str) -> Iterator[None]:
 
 @contextmanager
 def environment(profile: str | None, region: str | None) -> Iterator[None]:
-    """The environment boto3 and child processes read, as the options have it.
-
-    Of a queue of SQS's that is missing an error says where that was looked for.
-    """
+    """The environment boto3 and child processes read, as the options have it. Of a queue of SQS's that is
+    missing an error says where that was looked for."""
     before = dict(os.environ)
     if profile is not None:
         for key in _KEYS:
@@ -321,8 +319,7 @@ class Target:
     def known_place(self) -> Iterator[ParkingPlace | None]:
         """The store that was named, or else the one that a deployment makes, which is ``store`` then; None
         where that is not there or may not be read: one that was let go of may hold messages still. Another
-        version's is refused, named or not.
-        """
+        version's is refused, named or not."""
         named = self.store is not None
         self.store = self.store or deployed_store(self.endpoint)
         with ExitStack() as opened:
@@ -360,9 +357,7 @@ class Target:
 
     def amended_until(self, place: ParkingPlace) -> int:
         """The latest that clock may read: a cancellation or a new due time applies to what was sent by then.
-
-        Without SQS it is this machine's clock, which is enough for messages in the store.
-        """
+        Without SQS it is this machine's clock, which is enough for messages in the store."""
         if self.to is not None:
             return self.delay_counts_from(place)
         try:

@@ -65,11 +65,9 @@ def log_to_stderr() -> None:
 
 
 def stop_on_signals(last_words: Callable[[], str] | None = None) -> threading.Event:
-    """An event set by the first SIGTERM or SIGINT; the second one ends the process as usual.
-
-    Work that cannot leave a call that is not answered has ``last_words``: the process ends after
-    `STOP_SECONDS`, wherever it is, and prints these. What it had in hand comes back, as after a crash.
-    """
+    """An event set by the first SIGTERM or SIGINT; the second one ends the process as usual. Work that cannot
+    leave a call that is not answered has ``last_words``: the process ends after `STOP_SECONDS`, wherever it
+    is, and prints these. What it had in hand comes back, as after a crash."""
     stop = threading.Event()
 
     def ask_to_stop(number: int, _: FrameType | None) -> None:

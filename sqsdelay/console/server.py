@@ -31,10 +31,8 @@ ACCEPTED_AT_ONCE: Final = 256
 
 class Connection(H11Protocol):
     """A client's connection, which ends where the client does not send its request, or does not take the
-    answer, in time.
-
-    Where too many are open, a new one takes the place of the one that has waited for its client the
-    longest: whoever says nothing, or takes nothing, keeps nobody out."""
+    answer, in time. Where too many are open, a new one takes the place of the one that has waited for its
+    client the longest: whoever says nothing, or takes nothing, keeps nobody out."""
 
     _timer: asyncio.TimerHandle | None = None
 

@@ -63,12 +63,8 @@ class Coalescer(Generic[T]):
     A group leaves when it is full or its first item has lingered, and a lane is free. Until then it
     takes more items: the busier the lanes, the fuller the groups. Of those that may leave, the one
     that has waited longest goes first. The last free lane is kept for a key that has nothing
-    in flight, so that a queue that does not answer does not hold up the others.
-
-    Args:
-        linger_seconds: how long an item waits for others; 0 lets each leave by itself.
-        lanes: groups in flight.
-    """
+    in flight, so that a queue that does not answer does not hold up the others. ``linger_seconds``: how long
+    an item waits for others; 0 lets each leave by itself. ``lanes``: groups in flight."""
 
     def __init__(self, *, linger_seconds: float, lanes: int) -> None:
         self._linger = linger_seconds
@@ -195,14 +191,8 @@ class SharedCalls(Generic[T, R]):
     there is nothing to close. Thread-safe.
 
     A thread makes only calls that have items of its own. Of those that share a call, the one with the
-    most time left makes it, and none of the others waits for longer than it may.
-
-    Args:
-        work: makes a call.
-        linger_ms: how long an item waits for others.
-        lanes: calls under way.
-        clock: the local clock.
-    """
+    most time left makes it, and none of the others waits for longer than it may. ``work`` makes a call.
+    ``linger_ms``: how long an item waits for others. ``lanes``: calls under way. ``clock``: the local one."""
 
     def __init__(
         self, work: Work[T, R], *, linger_ms: float, lanes: int, clock: Clock | None = None

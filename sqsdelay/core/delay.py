@@ -262,11 +262,8 @@ class BrokerClock:
     since (150 ms at most), it is never early, and a wall clock that is wrong or is stepped plays no
     part. A proof is dropped when it is older than five minutes, or when
     wall and monotonic clock have since run apart: one of them was stepped, or the process frozen.
-
-    Args:
-        local: the machine's clock.
-        drift_rate: how much faster than true time its monotonic clock may run; 0 for a test's clock.
-    """
+    ``local``: the machine's clock. ``drift_rate``: how much faster than true time its monotonic clock may
+    run; 0 for a test's clock."""
 
     def __init__(self, local: Clock, *, drift_rate: float = MAX_DRIFT_RATE) -> None:
         self.local = local

@@ -75,10 +75,8 @@ class Message:
 
 @dataclass(slots=True)
 class OutgoingMessage:
-    """One entry of a batch send, limits checked. Its size is counted where it is not given.
-
-    ``delay_seconds`` None leaves the queue's own delay in force (FIFO queues take no other).
-    """
+    """One entry of a batch send, limits checked. Its size is counted where it is not given. ``delay_seconds``
+    None leaves the queue's own delay in force (FIFO queues take no other)."""
 
     body: str
     attributes: dict[str, Attribute]

@@ -29,9 +29,8 @@ from sqsdelay.core.received_message import DelayedMessage, FifoIds, ReceivedMess
 
 
 def send_deduplication_id(message: CheckedMessage, message_id: str, ours: Attributes) -> str:
-    """An idempotent sender's: the same for equal copies of a message, different for any other message.
-
-    It binds id, content and due time, or the delay where that is relative. ``ours``: what `first_copy` adds.
+    """An idempotent sender's: the same for equal copies of a message, different for any other message. It
+    binds id, content and due time, or the delay where that is relative. ``ours``: what `first_copy` adds.
     Each part stands behind its length: no other parts, joined, come to the same."""
     left_out = {wire.MESSAGE_ID, wire.DELAY_SECONDS} if wire.DUE_AT in ours else {wire.MESSAGE_ID}
     wired = {**message.attributes, **ours}
@@ -53,12 +52,9 @@ def after_amendment(deduplication_id: str, amended_ms: int) -> str:
 def hop_deduplication_id(
     copy: ReceivedMessage, message_id: str, first_sent_ms: int | None = None
 ) -> str:
-    """The same copy gives the same id; the next hop gives another.
-
-    A copy is told by SQS's own id and its SentTimestamp, beside the message id, which may fill all 128
-    characters: so they are hashed. Before the hash stands when the message was first sent: here it costs
-    none of the user's attributes.
-    """
+    """The same copy gives the same id; the next hop gives another. A copy is told by SQS's own id and its
+    SentTimestamp, beside the message id, which may fill all 128 characters: so they are hashed. Before the
+    hash stands when the message was first sent: here it costs none of the user's attributes."""
     found = f"{message_id}:{copy.sqs_message_id}:{copy.sent_ms}"
     hashed = hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()
     return f"hop.{hashed}" if first_sent_ms is None else f"hop.{first_sent_ms}.{hashed}"
@@ -104,11 +100,9 @@ class TraceHeader:
 
 
 def of_new_trace(header: str | None, *, at_ms: int) -> str | None:
-    """The header of a message on arrival, in place of its sender's, whose trace may be months old.
-
-    X-Ray keeps a trace for 30 days, and what joins it later is lost. The sender's sampling decision
-    stays. ``at_ms``: when the message arrives, epoch milliseconds, which X-Ray reads in the trace id.
-    """
+    """The header of a message on arrival, in place of its sender's, whose trace may be months old. X-Ray
+    keeps a trace for 30 days, and what joins it later is lost. The sender's sampling decision stays.
+    ``at_ms``: when the message arrives, epoch milliseconds, which X-Ray reads in the trace id."""
     if header is None:
         return None
     sent_with = TraceHeader.read(header)
@@ -168,11 +162,9 @@ def with_message_id(
     attributes: Attributes, message_id: str, *, size: int
 ) -> tuple[dict[str, Attribute], int]:
     """The attributes of a copy for the delay queue, with the message id as far as limits leave room; and the
-    copy's size, which was ``size`` bytes without it.
-
-    A hop by an NServiceBus endpoint overwrites message group and deduplication id and adds an
-    attribute of its own: without room for both there is none for ours.
-    """
+    copy's size, which was ``size`` bytes without it. A hop by an NServiceBus endpoint overwrites message
+    group and deduplication id and adds an attribute of its own: without room for both there is none for
+    ours."""
     ours = {wire.MESSAGE_ID: string(message_id)}
     identified = {**attributes, **ours}
     larger = size + size_of("", ours)
@@ -293,11 +285,9 @@ def requeued(
 def handed_over(
     copy: ReceivedMessage, message: DelayedMessage, endpoint: Endpoint, *, delay_seconds: int
 ) -> OutgoingMessage:
-    """A copy from the delay queue as it is for the last leg: in the destination, or in the due queue.
-
-    The destination gets the user's message and its `identity`. What our sender sent has room for that
-    (`first_copy`); a foreign message of ten attributes or 1 MiB goes without rather than not at all.
-    """
+    """A copy from the delay queue as it is for the last leg: in the destination, or in the due queue. The
+    destination gets the user's message and its `identity`. What our sender sent has room for that
+    (`first_copy`); a foreign message of ten attributes or 1 MiB goes without rather than not at all."""
     ids = received_message.read_fifo_ids(copy) if endpoint.fifo else None
     return last_leg(
         copy.body,

@@ -23,12 +23,9 @@ _WHOLE_NUMBER: Final = re.compile(r"\d{1,15}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage:
-    """A copy received from a queue.
-
-    ``received_at`` is the local monotonic time (seconds); timestamps are the broker's, epoch milliseconds,
-    None where it did not tell. ``unreadable`` says what of it could not be read, and is left out: such a
-    copy is a reject.
-    """
+    """A copy received from a queue. ``received_at`` is the local monotonic time (seconds); timestamps are the
+    broker's, epoch milliseconds, None where it did not tell. ``unreadable`` says what of it could not be
+    read, and is left out: such a copy is a reject."""
 
     body: str
     attributes: dict[str, Attribute]
@@ -45,12 +42,10 @@ class ReceivedMessage:
 
     @property
     def message_id(self) -> str:
-        """The sender's message id; SQS's own where the copy carries none.
-
-        NServiceBus has it as deduplication id. Every other sender has it in an attribute, if there was
-        room. That tells nothing beside `WAS_DUE_AT`: somebody sent again what he had received, with all
-        attributes. Without it the id is the deduplication id or the group, unless both were made here.
-        """
+        """The sender's message id; SQS's own where the copy carries none. NServiceBus has it as deduplication
+        id. Every other sender has it in an attribute, if there was room. That tells nothing beside
+        `WAS_DUE_AT`: somebody sent again what he had received, with all attributes. Without it the id is the
+        deduplication id or the group, unless both were made here."""
         own = text_of(self.attributes, wire.MESSAGE_ID)
         if (
             own

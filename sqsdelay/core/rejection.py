@@ -100,10 +100,9 @@ def _with_due_time(copy: ReceivedMessage, limit: int) -> dict[str, Attribute]:
 def rejected_stored(
     message: StoredMessage, reason: str, *, limit: int = limits.MAX_MESSAGE_BYTES
 ) -> OutgoingMessage:
-    """A store's message as the error queue gets it: as it was, plus the reason.
-
-    A body that is no text of SQS's goes as base64, and says so. ``limit``: what the error queue takes,
-    bytes; 0 leaves out all that can be."""
+    """A store's message as the error queue gets it: as it was, plus the reason. A body that is no text of
+    SQS's goes as base64, and says so. ``limit``: what the error queue takes, bytes; 0 leaves out all that can
+    be."""
     about: dict[str, Any] = {
         "reason": limits.FORBIDDEN_BODY_CHARACTER.sub("?", reason),
         "messageId": message.message_id,
@@ -139,11 +138,9 @@ def rejected_stored(
 
 
 def read_rejection(copy: ReceivedMessage) -> Rejection:
-    """The inverse of `rejected` and `rejected_stored`; what it cannot find it says is not there.
-
-    What EventBridge Scheduler could not send to the delay queue is read, too: it puts the request
-    into the error queue, its dead-letter queue, with attributes of its own.
-    """
+    """The inverse of `rejected` and `rejected_stored`; what it cannot find it says is not there. What
+    EventBridge Scheduler could not send to the delay queue is read, too: it puts the request into the error
+    queue, its dead-letter queue, with attributes of its own."""
     if unsent := _unsent(copy):
         return unsent
     about = _about(copy)

@@ -96,14 +96,9 @@ def check_keepable(message: StoredMessage, endpoint: Endpoint) -> None:
 
 def input_of(message: StoredMessage, queue_url: str, *, fires_at: int, kept_since_ms: int) -> str:
     """The input of a message's schedule: ``SendMessage`` as JSON. Raises InvalidMessage: a body SQS does not
-    take; MessageTooLarge: above what a schedule holds.
-
-    Args:
-        queue_url: the parking queue's.
-        fires_at: the schedule's time, epoch seconds.
-        kept_since_ms: when the message came into the store, broker's clock. It travels in the
-            deduplication id: amendments left later apply, earlier ones do not.
-    """
+    take; MessageTooLarge: above what a schedule holds. ``queue_url``: the parking queue's. ``fires_at``: the
+    schedule's time, epoch seconds. ``kept_since_ms``: when the message came into the store, broker's clock.
+    It travels in the deduplication id: amendments left later apply, earlier ones do not."""
     told = f"{message.message_id}:{kept_since_ms}:{message.due_ms}"
     body = _body(message)
     copy = ReceivedMessage(

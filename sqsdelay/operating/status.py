@@ -22,9 +22,7 @@ from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
 
 def latest_of_sqs(queues: Queues, queue: QueueRef) -> int:
     """The most that SQS's clock may read now, epoch milliseconds; asked for where it is not known.
-
-    `QueueMissing` or `QueueUnavailable` where it does not tell.
-    """
+    `QueueMissing` or `QueueUnavailable` where it does not tell."""
     if not queues.broker_clock.synchronised:
         try:
             queues.synchronise(queue)
@@ -136,9 +134,7 @@ class Outlook(NamedTuple):
 
 def outlook(store: ParkingPlace, edges_ms: Sequence[int]) -> Outlook:
     """Count what a store has, between ascending edges; of one that cannot count, the earliest `MOST_READ`.
-
-    `StoreUnavailable` or `StoreMissing` where it does not tell.
-    """
+    `StoreUnavailable` or `StoreMissing` where it does not tell."""
     edges = tuple(edges_ms)
     counted = [store.count_due(start, end) for start, end in pairwise(edges)]
     if None not in counted:

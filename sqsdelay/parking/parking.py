@@ -84,10 +84,8 @@ class Parking:
             )
 
     def park(self, messages: Sequence[StoredMessage]) -> list[bool | SqsDelayError]:
-        """Store in one call; per message whether it is new in the store, which has it now, or an error.
-
-        A message the store cannot keep (too large) fails alone; an outage fails them all.
-        """
+        """Store in one call; per message whether it is new in the store, which has it now, or an error. A
+        message the store cannot keep (too large) fails alone; an outage fails them all."""
         try:
             try:
                 answers: Sequence[bool | StoreError] = self.store.store(messages)
@@ -145,15 +143,10 @@ class Parking:
         """Park messages out of a queue, and apply the amendments that were left meanwhile.
 
         A cancellation first leaves an amendment and then looks into the store: either it finds the
-        parked message there, or the amendment is found here.
-
-        Args:
-            given: each message, and when it was first sent; None is before any amendment.
-
-        Returns:
-            For each True: it is parked; False: it was cancelled; or why its copy must stay or hop on.
-            `Unread`: it may be out of the store again, or its amendment may be for it.
-        """
+        parked message there, or the amendment is found here. ``given``: each message, and when it was first
+        sent; None is before any amendment. Returns for each True: it is parked; False: it was cancelled; or
+        why its copy must stay or hop on. `Unread`: it may be out of the store again, or its amendment may be
+        for it."""
         answers = [
             self._met_again(*each, answer) if isinstance(answer, errors.MessageConflict) else answer
             for each, answer in zip(given, self.park([m for m, _ in given]), strict=True)

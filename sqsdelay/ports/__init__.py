@@ -19,12 +19,9 @@ _renewals: Final[WeakKeyDictionary[Any, Callable[[Any], object]]] = WeakKeyDicti
 
 def in_each_child(owner: T, renew: Callable[[T], object]) -> None:
     """Call ``renew(owner)`` in every process forked from now on, before anything else runs there.
-
-    Args:
-        owner: kept alive by others; forgotten with them.
-        renew: must neither send on an inherited connection nor wait for a lock: a thread that the
-            child does not have may hold it. It may not keep ``owner`` alive either.
-    """
+    ``owner`` is kept alive by others, and forgotten with them. ``renew`` must neither send on an inherited
+    connection nor wait for a lock: a thread that the child does not have may hold it. It may not keep
+    ``owner`` alive either."""
     _renewals[owner] = renew
 
 

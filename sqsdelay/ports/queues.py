@@ -22,10 +22,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SendReceipt:
-    """The broker has the message: its id for it, and in its own words what it got and answered.
-
-    ``metadata`` is about the whole response, which may have answered for several messages.
-    """
+    """The broker has the message: its id for it, and in its own words what it got and answered. ``metadata``
+    is about the whole response, which may have answered for several messages."""
 
     sqs_message_id: str
     sent: Mapping[str, Any] = field(default_factory=dict)
@@ -60,11 +58,8 @@ class Released:
 
 
 class Queues(Protocol):
-    """Queues with message timers. Thread-safe.
-
-    Batch methods take at most 10 entries and 1 MiB, answer per entry and in order, and raise
-    nothing: a call that failed as a whole is a failure of each entry.
-    """
+    """Queues with message timers. Thread-safe. Batch methods take at most 10 entries and 1 MiB, answer per
+    entry and in order, and raise nothing: a call that failed as a whole is a failure of each entry."""
 
     @property
     def broker_clock(self) -> BrokerClock:
@@ -94,9 +89,8 @@ class Queues(Protocol):
         limit: int = MAX_BATCH_ENTRIES,
         visibility_seconds: int | None = None,
     ) -> list[ReceivedMessage]:
-        """Up to ``limit`` copies (1 to 10), waiting at most ``wait_seconds`` (0 to 20) for the first.
-
-        They stay hidden for ``visibility_seconds``, the queue's visibility timeout if left out. Raises
+        """Up to ``limit`` copies (1 to 10), waiting at most ``wait_seconds`` (0 to 20) for the first. They
+        stay hidden for ``visibility_seconds``, the queue's visibility timeout if left out. Raises
         QueueMissing, QueueUnavailable."""
 
     def delete_batch(
@@ -259,11 +253,10 @@ def send_fitting(
     entries: Sequence[OutgoingMessage],
     smaller: Callable[[int], OutgoingMessage | None] | None = None,
 ) -> list[SendReceipt | Failure]:
-    """Send, and what is refused for good once more without what we added to it.
-
-    So a message that fits its queue does not fail for our words, and nobody need be allowed to read the
-    queue's attributes. ``smaller``: the entry at this position without our own, None where it has nothing
-    of ours; where left out, without its identity."""
+    """Send, and what is refused for good once more without what we added to it. So a message that fits its
+    queue does not fail for our words, and nobody need be allowed to read the queue's attributes. ``smaller``:
+    the entry at this position without our own, None where it has nothing of ours; where left out, without its
+    identity."""
     outcomes = queues.send_batch(queue_url, entries)
     again: dict[int, OutgoingMessage] = {}
     for position, (entry, outcome) in enumerate(zip(entries, outcomes, strict=True)):

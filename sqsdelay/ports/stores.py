@@ -224,11 +224,8 @@ class DelayedMessageStore(ParkingPlace, Protocol):
 
 @runtime_checkable
 class ClaimsIds(Protocol):
-    """A `DelayedMessageStore` that claims messages by their ids.
-
-    Its claims have ``again``: the ids of their messages that were held before; and ``busy``: those asked for
-    by id that somebody has now.
-    """
+    """A `DelayedMessageStore` that claims messages by their ids. Its claims have ``again``: the ids of their
+    messages that were held before; and ``busy``: those asked for by id that somebody has now."""
 
     def claim_ids(self, message_ids: Sequence[str]) -> AbstractContextManager[Claim]:
         """Claim these messages, due or not, held or not; those that somebody has now are left out. What is
@@ -237,11 +234,9 @@ class ClaimsIds(Protocol):
 
 @runtime_checkable
 class Movable(ParkingPlace, Protocol):
-    """A store whose messages can be sent another way, beside its dispatchers.
-
-    A message that was taken is no longer cancelled, rescheduled or taken by others, whatever becomes of
-    the taker. A dispatcher claims it when it is due, but not within a minute.
-    """
+    """A store whose messages can be sent another way, beside its dispatchers. A message that was taken is no
+    longer cancelled, rescheduled or taken by others, whatever becomes of the taker. A dispatcher claims it
+    when it is due, but not within a minute."""
 
     def take(
         self, limit: int, *, due_from_ms: int, after: tuple[int, str] | None = None

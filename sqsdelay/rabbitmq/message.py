@@ -243,11 +243,9 @@ def unpacked(attributes: Mapping[str, Attribute]) -> BasicProperties:
 
 
 def due_of(key: RoutedDelay | None, properties: BasicProperties, *, level: int) -> int | None:
-    """When a message waiting in ``level`` is due, epoch milliseconds; None where nothing tells.
-
-    By our own header, NServiceBus's time of sending and delay, or the second at which the broker let it
-    go from the level above (rounded up), and the delay from this level down.
-    """
+    """When a message waiting in ``level`` is due, epoch milliseconds; None where nothing tells. By our own
+    header, NServiceBus's time of sending and delay, or the second at which the broker let it go from the
+    level above (rounded up), and the delay from this level down."""
     headers = properties.headers or {}
     due_ms = whole_number(str(headers.get(DUE_AT_HEADER, "")))
     delay, deaths, sent = headers.get(DELAY_HEADER), headers.get("x-death"), None

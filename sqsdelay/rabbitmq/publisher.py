@@ -55,12 +55,10 @@ class _Call:
 
 
 class Publisher:
-    """Publishes with confirms. Thread-safe; nothing is opened before the first publication.
-
-    A publication that was written to a connection is never written again: if its answer does not
-    come, its error is `Unconfirmed`. One that was not written waits for the next connection. A call
-    waits at most ``blocked_seconds`` for a broker that takes no messages.
-    """
+    """Publishes with confirms. Thread-safe; nothing is opened before the first publication. A publication
+    that was written to a connection is never written again: if its answer does not come, its error is
+    `Unconfirmed`. One that was not written waits for the next connection. A call waits at most
+    ``blocked_seconds`` for a broker that takes no messages."""
 
     def __init__(
         self,

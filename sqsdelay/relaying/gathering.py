@@ -149,11 +149,9 @@ _Groups = list[tuple[ReceivedMessage, Sequence[ReceivedMessage]]]
 
 
 class Parker(Relay):
-    """Settles what the delay consumer has forwarded to an endpoint's parking queue, or a schedule has sent.
-
-    A group is deleted only when the store has confirmed its copies, or their next queue has. Whoever is
-    killed in between leaves it to the next, who settles it again.
-    """
+    """Settles what the delay consumer has forwarded to an endpoint's parking queue, or a schedule has sent. A
+    group is deleted only when the store has confirmed its copies, or their next queue has. Whoever is killed
+    in between leaves it to the next, who settles it again."""
 
     _of_groups = True
 
@@ -235,11 +233,9 @@ def _one(copy: ReceivedMessage) -> object:
 
 @dataclass(eq=False, slots=True)
 class InHand:
-    """One received batch, or what is left of it; times are local monotonic seconds.
-
-    ``hidden_until`` is when others may receive it, ``touched_at`` when work on it last went on. What is
-    ``gathered`` waits for others, to be parked with them.
-    """
+    """One received batch, or what is left of it; times are local monotonic seconds. ``hidden_until`` is when
+    others may receive it, ``touched_at`` when work on it last went on. What is ``gathered`` waits for others,
+    to be parked with them."""
 
     copies: Sequence[ReceivedMessage]
     received_at: float
@@ -250,11 +246,9 @@ class InHand:
 
 class Intake:
     """Receives from a relay's queue for a worker, and keeps hidden what the relay works on. Thread-safe.
-
     Received copies stay hidden for ``seconds``, 1 to 180; for longer only while `extend` is called, and never
     for more than 180 s in all: a second attempt on a copy must still deduplicate against the first. Copies
-    for a store that takes groups are gathered from all receivers.
-    """
+    for a store that takes groups are gathered from all receivers."""
 
     def __init__(
         self,

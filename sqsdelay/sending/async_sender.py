@@ -23,16 +23,10 @@ _PAGE: Final = 100
 
 
 class AsyncQueueSender:
-    """A `QueueSender` for asyncio, whose requests are made by a few threads.
-
-    Args:
-        sender: what sends; its concurrency is the number of threads.
-        linger_ms: how long a message waits for others to share a request with; 0 lets each have its own.
-        max_waiting: messages that wait or are in flight; further calls of `send` wait until one is done.
-
-    Raises:
-        ConfigurationError: a setting out of range.
-    """
+    """A `QueueSender` for asyncio, whose requests are made by a few threads: as many as ``sender`` has for
+    concurrency. ``linger_ms``: how long a message waits for others to share a request with; 0 lets each have
+    its own. ``max_waiting``: messages that wait or are in flight; further calls of `send` wait until one is
+    done. Raises ConfigurationError: a setting out of range."""
 
     def __init__(
         self,

@@ -272,11 +272,9 @@ class QueueSender:
         return outcomes
 
     def _heed_amendments(self, endpoint: Endpoint, batch: Sequence[ToQueue]) -> None:
-        """Set messages apart from former ones of the same id that were cancelled or moved.
-
-        Otherwise the delay queue, which forgets nothing for five minutes, would swallow them, or the
-        delay consumer would take them for what the amendment was about.
-        """
+        """Set messages apart from former ones of the same id that were cancelled or moved. Otherwise the
+        delay queue, which forgets nothing for five minutes, would swallow them, or the delay consumer would
+        take them for what the amendment was about."""
         stores = self.router.stores
         named = [(p.message_id or "", p.entry) for p in batch if p.named]
         if stores is None or not named:

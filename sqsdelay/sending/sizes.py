@@ -25,11 +25,9 @@ LIMIT_LIFETIME_SECONDS: Final = 300.0
 
 
 class SizeLimits:
-    """What queues take, each asked once every five minutes. Thread-safe.
-
-    To know it is no condition: a queue that does not exist, or may not be asked (AccessDenied), counts
-    as one with SQS's own limit, and what is too large for it is refused when it is sent there.
-    """
+    """What queues take, each asked once every five minutes. Thread-safe. To know it is no condition: a queue
+    that does not exist, or may not be asked (AccessDenied), counts as one with SQS's own limit, and what is
+    too large for it is refused when it is sent there."""
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues

@@ -42,9 +42,8 @@ class Estimate:
 
 
 def estimate(rows: DataFrame, prices: Prices, compared: Sequence[Way]) -> list[Estimate]:
-    """What each way costs for the messages of a table with the columns ``delay_seconds``, ``size`` (bytes
-    of body and attributes) and maybe ``messages`` or ``count``, by band of delays. Raises
-    ConfigurationError."""
+    """What each way costs for the messages of a table with the columns ``delay_seconds``, ``size`` (bytes of
+    body and attributes) and maybe ``messages`` or ``count``, by band of delays. Raises ConfigurationError."""
     numbers, edges = _numbers(rows), edges_of(compared)
     # A row for each segment and size: they are priced one after the other, and not kept.
     groups = ([int(number) for number in row] for row in _grouped(numbers, edges).toLocalIterator())

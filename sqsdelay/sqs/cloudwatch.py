@@ -30,11 +30,9 @@ _LOOK_BACK: Final = timedelta(minutes=10)
 
 
 class CloudWatchAges:
-    """The `QueueAges` port over CloudWatch: the last value of the past ten minutes.
-
-    Needs ``cloudwatch:GetMetricData``, and a boto3 CloudWatch client of the queues' region. Where it is
-    denied or CloudWatch does not answer, no age is known, and a warning is logged.
-    """
+    """The `QueueAges` port over CloudWatch: the last value of the past ten minutes. Needs
+    ``cloudwatch:GetMetricData``, and a boto3 CloudWatch client of the queues' region. Where it is denied or
+    CloudWatch does not answer, no age is known, and a warning is logged."""
 
     def __init__(self, client: Any, *, clock: Clock | None = None) -> None:
         self._client = client

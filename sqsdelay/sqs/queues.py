@@ -247,10 +247,8 @@ class SqsQueues:
         return answer
 
     def _observe(self, answer: Mapping[str, Any], asked_at: float) -> None:
-        """Learn the broker's time from an answer's ``Date``.
-
-        That second had begun when it came, and had not ended when it was asked for.
-        """
+        """Learn the broker's time from an answer's ``Date``. That second had begun when it came, and had not
+        ended when it was asked for."""
         date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
         if not date:
             return

@@ -43,11 +43,9 @@ PLENTY: Final = MAX_BATCH_ENTRIES // 2
 
 
 class Concurrency:
-    """The number of receivers of one queue. Thread-safe; time and processor time are arguments.
-
-    It doubles as long as receives come back half full at least and the process leaves some of a
-    processor unused. A receive that comes back empty ends one receiver, above the least.
-    """
+    """The number of receivers of one queue. Thread-safe; time and processor time are arguments. It doubles as
+    long as receives come back half full at least and the process leaves some of a processor unused. A receive
+    that comes back empty ends one receiver, above the least."""
 
     def __init__(self, *, least: int = LEAST_RECEIVERS, most: int = MOST_RECEIVERS) -> None:
         self._least = min(least, most)
@@ -82,11 +80,8 @@ LINGER_MS: Final = 5.0
 
 class SharedBatches:
     """Queues for several threads, whose sends and deletes leave together, up to ten entries in one batch.
-    Each thread gets the answers to its own entries.
-
-    What goes to a FIFO queue where order matters, that is any but a delay queue, is sent as it comes.
-    ``lanes`` is how many calls are made at a time.
-    """
+    Each thread gets the answers to its own entries. What goes to a FIFO queue where order matters, that is
+    any but a delay queue, is sent as it comes. ``lanes`` is how many calls are made at a time."""
 
     def __init__(self, queues: Queues, *, lanes: int) -> None:
         self._queues = queues

@@ -208,12 +208,10 @@ DAY: Final = "day"
 
 
 def write_events(spark: SparkSession, ledger: str | DataFrame, folder: str) -> tuple[int, int]:
-    """Append a ledger's events to a Parquet table, partitioned by the day (UTC) they happened.
-
-    A report counts an event once that was appended twice. Lines that are not events are left out.
-    ``folder`` is a path or URI that the executors see. Returns how many events were appended, and how many
-    lines were left out. Raises ConfigurationError.
-    """
+    """Append a ledger's events to a Parquet table, partitioned by the day (UTC) they happened. A report
+    counts an event once that was appended twice. Lines that are not events are left out. ``folder`` is a path
+    or URI that the executors see. Returns how many events were appended, and how many lines were left out.
+    Raises ConfigurationError."""
     reading = read_ledger(spark, ledger)
     day = F.date_from_unix_date(F.floor(F.col("at_ms") / 86_400_000).cast("int"))
     try:

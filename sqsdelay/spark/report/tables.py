@@ -53,11 +53,9 @@ def hours(counted: DataFrame) -> int:
 
 def arrivals(counted: DataFrame, valued: DataFrame, moment_hours: int) -> DataFrame:
     """How many messages there are of each status, how late those that arrived did, the share of those that
-    should have arrived by now that did so soon enough, and `SUMMED`, of `counts` and `spread`.
-
-    By ``table``: by `ENDPOINT`, endpoint and `HOUR`, endpoint and `BAND`, whose null endpoints are all
-    endpoints; and by `MOMENT`, of messages that are late by now: so many hours, counted by ``hour``.
-    """
+    should have arrived by now that did so soon enough, and `SUMMED`, of `counts` and `spread`. By ``table``:
+    by `ENDPOINT`, endpoint and `HOUR`, endpoint and `BAND`, whose null endpoints are all endpoints; and by
+    `MOMENT`, of messages that are late by now: so many hours, counted by ``hour``."""
     shares = [f"sum({name}) / nullif(sum(owed_{name}), 0) AS {name}" for name in WITHIN_MS]
     sums = [f"sum({name}) AS {name}" for name in (*_NUMBERS, *SUMMED)]
     summed = _keyed(counted, moment_hours).groupBy("key").agg(*map(F.expr, sums + shares))
@@ -178,11 +176,9 @@ _LEAST_PARKED_SECONDS: Final = 7200
 def cost(
     messages: DataFrame, arrivals: DataFrame, prices: Prices, *, as_of_ms: int, store: str
 ) -> DataFrame:
-    """What the requests cost per endpoint and band of delays, in the currency of ``prices``.
-
-    ``sqs_cost`` is for the requests the ledger shows. ``lambda_cost`` is what the consumer's and the
-    dispatcher's batches cost if they ran on Lambda, ``store_cost`` what parked messages cost in ``store``.
-    """
+    """What the requests cost per endpoint and band of delays, in the currency of ``prices``. ``sqs_cost`` is
+    for the requests the ledger shows. ``lambda_cost`` is what the consumer's and the dispatcher's batches
+    cost if they ran on Lambda, ``store_cost`` what parked messages cost in ``store``."""
     key = ("endpoint", "band")
     sums = arrivals.where(f"table = '{BAND}' AND endpoint IS NOT NULL")
     stored = _store_costs(messages, prices, as_of_ms=as_of_ms, store=store)
@@ -228,8 +224,7 @@ POINTS: Final = 200
 
 
 def waiting(messages: DataFrame, *, as_of_ms: int) -> DataFrame:
-    """Instants from the first sending on, and how many messages had been sent by then and had not
-    arrived."""
+    """Instants from the first sending on, and how many messages had been sent by then and had not arrived."""
     (first_ms,) = messages.agg(F.min("sent_ms")).collect()[0]
     points = list[tuple[int, int]]()
     if first_ms is not None:

@@ -204,9 +204,8 @@ class Staged:
 
 
 def insist(call: Callable[[], _Answer], seconds: float) -> _Answer:
-    """Do what S3 may refuse for a while, again for so many seconds: hours of staging depend on it. Only
-    what S3 itself did not take is tried again, not what a job has found out for good. Raises
-    StoreUnavailable."""
+    """Do what S3 may refuse for a while, again for so many seconds: hours of staging depend on it. Only what
+    S3 itself did not take is tried again, not what a job has found out for good. Raises StoreUnavailable."""
     for attempt in tenacity.Retrying(
         stop=tenacity.stop_after_delay(seconds),
         wait=RETRY_WAIT,

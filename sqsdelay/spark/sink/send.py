@@ -94,12 +94,9 @@ def check_unique(rows: DataFrame, columns: Columns) -> None:
 
 def shared_out(rows: DataFrame, columns: Columns, options: Options) -> tuple[DataFrame, Options]:
     """The rows in tasks of about `ROWS_PER_TASK`, all rows of one id in the same task; and the options, told
-    how many these are.
-
-    Rows that are staged in an S3 store are shared out among fewer tasks: each writes an object for every
-    slot it meets, and few large ones are wanted. Their number is a power of two, so that of a job that is
-    run again, on more rows or fewer, each task has the ids of a few of the earlier tasks.
-    """
+    how many these are. Rows that are staged in an S3 store are shared out among fewer tasks: each writes an
+    object for every slot it meets, and few large ones are wanted. Their number is a power of two, so that of
+    a job that is run again, on more rows or fewer, each task has the ids of a few of the earlier tasks."""
     tasks = options.tasks or 1  # That run at a time: there are hardly fewer.
     run, is_far = run_of(options, time.time_ns() // 1_000_000), F.lit(False)
     if options.stages and columns.has("delay_seconds"):

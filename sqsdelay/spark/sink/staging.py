@@ -59,11 +59,8 @@ _PROBE: Final = "sqsdelay-looks-whether-this-endpoint-can-be-sent-to"
 
 @dataclass
 class Bulk:
-    """What a task stages.
-
-    ``queues`` are asked about endpoints. With a ``ledger`` rows are staged one by one, as those of a replay.
-    ``sent_before`` is what the receipts show as sent.
-    """
+    """What a task stages. ``queues`` are asked about endpoints. With a ``ledger`` rows are staged one by one,
+    as those of a replay. ``sent_before`` is what the receipts show as sent."""
 
     rows: Rows
     run: Run

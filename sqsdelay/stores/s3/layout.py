@@ -78,8 +78,7 @@ class Slot:
 class ObjectName:
     """An object of messages: the earliest and the latest due time in it, how many messages it holds, and how
     many bytes its lines are before they are compressed. ``part`` makes the name unique: where one of many
-    attempts wrote it, ``<attempt>.<number>``. ``batch`` is committed as a whole; empty: an object alone.
-    """
+    attempts wrote it, ``<attempt>.<number>``. ``batch`` is committed as a whole; empty: an object alone."""
 
     slot: Slot
     first_ms: int

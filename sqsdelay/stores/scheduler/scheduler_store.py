@@ -129,7 +129,6 @@ class SchedulerStore(Pages, ParkingPlace):
 
     def _free_prefix(self, message: StoredMessage) -> str | None:
         """Under which of its two names a message can be made; None where one of its id has the second.
-
         Whoever moves the message that was cancelled would write over one of the same name."""
         message_id = message.message_id
         if tells_due(message_id, message.due_ms):
