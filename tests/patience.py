@@ -15,9 +15,7 @@ PATIENCE_SECONDS: Final[int] = 480
 
 
 def wait_for(
-    what: Callable[[], Found],
-    missing: str = "it did not happen",
-    seconds: float = PATIENCE_SECONDS,
+    what: Callable[[], Found], missing: str = "it did not happen", seconds: float = PATIENCE_SECONDS
 ) -> Found:
     """What ``what`` gives, as soon as that is true."""
     deadline = time.monotonic() + seconds

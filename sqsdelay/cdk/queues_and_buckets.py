@@ -153,17 +153,10 @@ class DestinationQueue(Construct):
         self.dead_letter_queue = EndpointQueue(
             self, "DeadLetterQueue", no_redrive=why, queue_name=name, **settings
         )
-        refused = sqs.DeadLetterQueue(
+        settings["dead_letter_queue"] = sqs.DeadLetterQueue(
             queue=self.dead_letter_queue, max_receive_count=RECEIVES_BEFORE_DEAD_LETTER
         )
-        self.queue = EndpointQueue(
-            self,
-            "Queue",
-            no_redrive=None,
-            queue_name=endpoint,
-            dead_letter_queue=refused,
-            **settings,
-        )
+        self.queue = EndpointQueue(self, "Queue", no_redrive=None, queue_name=endpoint, **settings)
 
 
 def _dead_letter_queue_name(endpoint: str) -> str:
@@ -240,13 +233,11 @@ class BodyBucket(PrivateBucket):
     def _grant(self, grantee: iam.IGrantable, on_bucket: str, on_bodies: list[str]) -> iam.Grant:
         # A large body goes up in parts, which S3 decrypts to put them together.
         grant_key(grantee, self.encryption_key, ["s3"], USE_KEY)
+        may = (([on_bucket], self.bucket_arn), (on_bodies, self.arn_for_objects("*")))
         bucket, bodies = (
             iam.Grant.add_to_principal(
                 grantee=grantee, actions=actions, resource_arns=[arn], scope=self
             )
-            for actions, arn in (
-                ([on_bucket], self.bucket_arn),
-                (on_bodies, self.arn_for_objects("*")),
-            )
+            for actions, arn in may
         )
         return bucket.combine(bodies)

@@ -100,8 +100,8 @@ def schedule(
         "max_delay_seconds": max_delay,
     }
     chosen = {name: str(value) for name, value in given.items() if value is not None}
-    of_replay = include != ["lost"] or ledger_format or as_of or grace != spark_job.GRACE_SECONDS
-    if replay is None and of_replay:
+    of_replay = (include, ledger_format, as_of, grace)
+    if replay is None and of_replay != (["lost"], None, None, spark_job.GRACE_SECONDS):
         raise typer.BadParameter(
             "--include, --ledger-format, --as-of and --grace are for --replay LEDGER; leave them out"
         )

@@ -417,12 +417,9 @@ class Settlement:
         if not messages:
             return
         refused = [
-            (
-                message,
-                Failure("Unreadable", errors.InvalidMessage(message.unreadable), transient=False),
-            )
-            for message in messages
-            if message.unreadable is not None
+            (m, Failure("Unreadable", errors.InvalidMessage(m.unreadable), transient=False))
+            for m in messages
+            if m.unreadable is not None
         ]
         readable = [message for message in messages if message.unreadable is None]
         delivered = self.destination.deliver(claim, readable) if readable else []

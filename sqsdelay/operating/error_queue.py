@@ -12,7 +12,6 @@ from sqsdelay.core.delay import Reject, seconds_until
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.limits import MAX_BATCH_ENTRIES, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.core.message import OutgoingMessage, full_batches
-from sqsdelay.core.outgoing import without_identity
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, misdirected
 from sqsdelay.core.rejection import Rejection, read_rejection
 from sqsdelay.errors import InvalidMessage, SqsDelayError
@@ -216,10 +215,7 @@ class ErrorQueue:
             url = self._queues.url(ways[0].target)
         except SqsDelayError as error:
             return [way.ended(RetryStatus.LEFT, error) for way in ways]
-        entries = [way.entry for way in ways]
-        outcomes = send_fitting(
-            self._queues, url, entries, lambda position: without_identity(entries[position])
-        )
+        outcomes = send_fitting(self._queues, url, [way.entry for way in ways])
         done, sent = [], []
         for way, outcome in zip(ways, outcomes, strict=True):
             if isinstance(outcome, Failure):

@@ -12,6 +12,7 @@ from sqsdelay.core.delay import BrokerClock, Delay, Reject
 from sqsdelay.core.endpoint import QueueRef
 from sqsdelay.core.limits import MAX_BATCH_ENTRIES, MIN_QUEUE_LIMIT_BYTES
 from sqsdelay.core.message import OutgoingMessage
+from sqsdelay.core.outgoing import without_identity
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import SqsDelayError
@@ -256,19 +257,21 @@ def send_fitting(
     queues: Queues,
     queue_url: str,
     entries: Sequence[OutgoingMessage],
-    smaller: Callable[[int], OutgoingMessage | None],
+    smaller: Callable[[int], OutgoingMessage | None] | None = None,
 ) -> list[SendReceipt | Failure]:
     """Send, and what is refused for good once more without what we added to it.
 
     So a message that fits its queue does not fail for our words, and nobody need be allowed to read the
-    queue's attributes. ``smaller``: the entry at this position without our own; None where it has nothing
-    of ours."""
+    queue's attributes. ``smaller``: the entry at this position without our own, None where it has nothing
+    of ours; where left out, without its identity."""
     outcomes = queues.send_batch(queue_url, entries)
     again: dict[int, OutgoingMessage] = {}
     for position, (entry, outcome) in enumerate(zip(entries, outcomes, strict=True)):
         refused = isinstance(outcome, Failure) and not outcome.transient
-        if refused and entry.size > MIN_QUEUE_LIMIT_BYTES and (bare := smaller(position)):
-            again[position] = bare
+        if refused and entry.size > MIN_QUEUE_LIMIT_BYTES:
+            bare = without_identity(entry) if smaller is None else smaller(position)
+            if bare is not None:
+                again[position] = bare
     if again:
         retried = queues.send_batch(queue_url, list(again.values()))
         for position, outcome in zip(again, retried, strict=True):

@@ -171,15 +171,19 @@ def _check_delayable(properties: BasicProperties, headers: Mapping[str, Any]) ->
             )
 
 
-def check_encoding(properties: BasicProperties) -> None:
-    """Find here what would otherwise end the channel, and with it everyone's messages."""
+def _encoded(properties: BasicProperties) -> bytes:
     try:
-        size = len(b"".join(properties.encode()))
+        return b"".join(properties.encode())
     except Exception as error:  # of values of another type pika raises what it likes
         raise InvalidMessage(
             f"properties cannot be written in AMQP 0-9-1: {error}; short strings hold {MAX_NAME_BYTES} "
             "bytes, headers text, bytes, whole numbers, lists and dicts"
         ) from error
+
+
+def check_encoding(properties: BasicProperties) -> None:
+    """Find here what would otherwise end the channel, and with it everyone's messages."""
+    size = len(_encoded(properties))
     expiration, headers = properties.expiration, properties.headers or {}
     text = "0" if expiration is None else expiration  # bytes do as well, says pika
     if not (text.isascii() and text.isdigit() and int(text) <= MAX_EXPIRATION_MS):
@@ -219,9 +223,9 @@ def resendable(properties: BasicProperties) -> BasicProperties:
 
 
 def packed(properties: BasicProperties) -> dict[str, Attribute]:
-    """The properties as a stored message's attributes."""
-    encoded = b"".join(properties.encode())
-    return {PROPERTIES: {"DataType": "Binary", "BinaryValue": encoded}}
+    """The properties as a stored message's attributes. Raises InvalidMessage: pika reads fractions as well,
+    and writes none."""
+    return {PROPERTIES: {"DataType": "Binary", "BinaryValue": _encoded(properties)}}
 
 
 def unpacked(attributes: Mapping[str, Attribute]) -> BasicProperties:

@@ -296,12 +296,17 @@ def read_timeout(properties: BasicProperties, body: bytes) -> StoredMessage | Re
 
 
 def _unreadable(received: Received, reason: str) -> tuple[bytes, BasicProperties]:
+    about, kept = {"reason": reason}, amqp.resendable(received.properties)
+    try:
+        attributes = amqp.packed(kept)
+    except errors.InvalidMessage:
+        about["properties"], attributes = repr(kept), {}
     message = StoredMessage(
         message_id=received.properties.message_id or "",
         destination="",
         due_ms=0,
         body=received.body,
-        attributes=amqp.packed(amqp.resendable(received.properties)),
+        attributes=attributes,
         unreadable=reason,
     )
-    return with_reason(message, {"reason": reason})
+    return with_reason(message, about)

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, as_completed, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -208,7 +208,8 @@ class DelayConsumer:
             deque(self._parked(stop, *crowded), maxlen=0)
 
         def send_for_help() -> None:
-            helpers.extend(in_thread(retrying_until(stop), park) for _ in range(_HELPERS))
+            missing = _HELPERS - len(helpers)  # A round that begins anew has them already.
+            helpers.extend(in_thread(retrying_until(stop), park) for _ in range(missing))
 
         while not stop.is_set():
             retrying_until(stop)(park, send_for_help)
@@ -224,10 +225,9 @@ class DelayConsumer:
     def run(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set; then finish the batches in hand and return.
 
-        It waits neither for a long poll that has brought nothing, nor longer than 4 s for a call that
-        is not answered. What SQS still hands out to it is released, or comes back after
-        ``visibility_seconds`` if the process has ended by then. While SQS cannot be reached, at the start
-        or later, it waits, up to 30 s between attempts.
+        It waits for no long poll that has brought nothing, and at most 4 s for an answer. What SQS still
+        hands out to it is released, or comes back after ``visibility_seconds`` if the process has ended by
+        then. While SQS cannot be reached, at the start or later, it waits, up to 30 s between attempts.
 
         Raises:
             ConfigurationError, QueueMissing, StoreMissing: from `start`, before any receive.
@@ -241,8 +241,8 @@ class DelayConsumer:
                 return
         starting.result()
         parking = [in_thread(self._park_until_stopped, stop)] if self._parker is not None else []
-        for served in [in_thread(each.run, stop) for each in self._serving]:
-            served.result()
+        for ended in as_completed([in_thread(each.run, stop) for each in self._serving]):
+            ended.result()
         wait(parking, timeout=limits.STOP_SECONDS)
 
 

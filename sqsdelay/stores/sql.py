@@ -236,10 +236,8 @@ class SqlStore(SqlTable, Pages):
             (message_id, a.due_ms, a.until_ms, a.cancelled_ms)
             for message_id, a in sorted(stored_message.latest_amendments(amendments).items())
         ]
-        arguments = self._times() | {
-            "rows": json.dumps(rows),
-            "lifetime_ms": stored_message.AMENDMENT_LIFETIME_MS,
-        }
+        lifetime_ms = stored_message.AMENDMENT_LIFETIME_MS
+        arguments = self._times() | {"rows": json.dumps(rows), "lifetime_ms": lifetime_ms}
         with self._transaction() as connection:
             connection.execute(self._sql["forget_amendments"], arguments)
             connection.execute(self._sql["amend"], arguments)

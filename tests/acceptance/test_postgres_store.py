@@ -194,12 +194,7 @@ def test_a_million_pending_cost_nothing(postgres: str, store: PostgresStore, tab
         connection.execute(sql.SQL("ANALYZE {}").format(quoted))
         store.store([message(f"due{n}", -1) for n in range(10)])
         query = sql.SQL("EXPLAIN (ANALYZE, FORMAT JSON) ") + sql.SQL(store._sql["claim"].decode())
-        arguments = {
-            "due_by_ms": now_ms(),
-            "now_ms": now_ms(),
-            "limit": 500,
-            "from_ms": 0,
-        }
+        arguments = {"due_by_ms": now_ms(), "now_ms": now_ms(), "limit": 500, "from_ms": 0}
         row = connection.execute(query, arguments).fetchone()
     assert row is not None
     scans = list(scans_of(row[0][0]["Plan"]))

@@ -47,9 +47,8 @@ class TestInMemory(StoreContract):
         store.initialize(TransactionMode.EXACTLY_ONCE)
         store.store([message("a", clock.now_ms())])
         with store.claim(1, due_by_ms=clock.now_ms()) as claim:
-            assert store.store([message("b", clock.now_ms())], transaction=claim.transaction) == [
-                True
-            ]
+            more = [message("b", clock.now_ms())]
+            assert store.store(more, transaction=claim.transaction) == [True]
             claim.remove(["a"])
         assert [m.message_id for m in store.pending(9)] == ["b"]
         with (

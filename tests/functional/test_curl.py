@@ -329,12 +329,8 @@ class Keys(BaseHTTPRequestHandler):
     def _keys(self) -> tuple[str, str, str, datetime]:
         self.server.answers.append(None)
         number = len(self.server.answers)
-        return (
-            f"AKID{number}",
-            "secret",
-            f"token-{number}",
-            datetime.now(UTC) + timedelta(minutes=5),
-        )
+        until = datetime.now(UTC) + timedelta(minutes=5)
+        return f"AKID{number}", "secret", f"token-{number}", until
 
     def _answer(self, text: str) -> None:
         self.send_response(200)

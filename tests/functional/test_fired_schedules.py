@@ -107,12 +107,9 @@ def test_the_function_hands_over_what_is_neither_cancelled_nor_moved(site: Site)
     for name, seconds in (("due", -1), ("soon", 700), ("gone", 600), ("moved", 500)):
         site.fired(name, due_in_seconds=seconds)
     now_ms = time.time_ns() // 1_000_000
-    site.store.amend(
-        [
-            Amendment(message_id="gone", at_ms=now_ms),
-            Amendment(message_id="moved", at_ms=now_ms, due_ms=now_ms + 9 * DAY_MS),
-        ]
-    )
+    gone = Amendment(message_id="gone", at_ms=now_ms)
+    moved = Amendment(message_id="moved", at_ms=now_ms, due_ms=now_ms + 9 * DAY_MS)
+    site.store.amend([gone, moved])
     fates = module.handler({"park": True}, CONTEXT)
     assert fates == {"handed-over": 2, "parked": 1, "cancelled": 1}
     assert site.counts() == (1, 1, 0)
@@ -128,9 +125,8 @@ def test_the_function_refuses_another_version_whatever_is_in_the_queue(site: Sit
     kept = {each: found[each] for each in ("ScheduleExpression", "FlexibleTimeWindow", "Target")}
     client.update_schedule(GroupName="orders", Name=mark["Name"], Description="2", **kept)
     for left in (0, 1):
-        with pytest.raises(
-            SchemaMismatch, match=r"version 2, .*; name another schedule group, and"
-        ):
+        told = r"version 2, .*; name another schedule group, and"
+        with pytest.raises(SchemaMismatch, match=told):
             module.handler({"park": True}, CONTEXT)
         assert site.counts("-parking") == (left, 0, 0)
         site.fired("due")
@@ -233,11 +229,12 @@ def test_a_worker_empties_the_parking_queue_at_its_start(
 
 
 class Outage(threading.Event):
-    """Stops a worker after a round; as its parker, sends for help, and fails as often as it has helpers."""
+    """Stops a worker after a round; as its parker, sends for help, fails once, and once for each helper."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.failing = [True] * 7
+        self.failing = {True: iter(range(7)), False: iter(range(1))}
+        self.threads = set[object]()
 
     def wait(self, timeout: float | None = None) -> bool:
         if timeout == GATHERING_SECONDS:
@@ -245,10 +242,10 @@ class Outage(threading.Event):
         return self.is_set()
 
     def rounds(self, *, more: Any, crowded: Callable[[], object] | None = None) -> list[Any]:
+        self.threads.add(threading.current_thread())
         if crowded is not None:
             crowded()
-        elif self.failing:
-            self.failing.pop()
+        for _ in self.failing[crowded is None]:
             raise QueueUnavailable("away")
         return []
 
@@ -256,12 +253,12 @@ class Outage(threading.Event):
 def test_helpers_that_fail_try_again_and_say_so(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As a receiver does; the round ends with the last of them."""
+    """As a receiver does; the round ends with the last of them. Seven, however often it begins anew."""
     consumer = DelayConsumer("orders", site.sqs, store=site.store)
     stop: Any = Outage()
     consumer._parker = stop
     consumer._park_until_stopped(stop)
-    assert (stop.failing, len(caplog.messages)) == ([], 7)
+    assert (len(stop.threads), len(caplog.messages)) == (1 + 7, 1 + 7)
     assert all(line.startswith("cannot receive, trying again in ") for line in caplog.messages)
 
 
@@ -275,9 +272,8 @@ def test_the_function_gives_up_what_is_refused_too_often(
     def refused(url: str, entries: Any) -> Any:
         if not url.endswith("/orders"):
             return sent(url, entries)
-        return [Failure("InvalidMessageContents", QueueUnavailable("no"), transient=False)] * len(
-            entries
-        )
+        failure = Failure("InvalidMessageContents", QueueUnavailable("no"), transient=False)
+        return [failure] * len(entries)
 
     monkeypatch.setattr(module.function().outbox._queues, "send_batch", refused)
     site.fired("refused")

@@ -252,9 +252,8 @@ def test_a_server_that_does_not_tell_the_time_is_asked_once(
             queues.synchronise(QueueRef("orders"))
         stubber.assert_no_pending_responses()
     assert not queues.broker_clock.synchronised
-    assert [record.getMessage() for record in caplog.records] == [
-        "answers carry no Date header: the local clock stands in for the broker's"
-    ]
+    told = "answers carry no Date header: the local clock stands in for the broker's"
+    assert [record.getMessage() for record in caplog.records] == [told]
 
 
 def test_an_arn_names_the_account_and_must_name_the_clients_region() -> None:

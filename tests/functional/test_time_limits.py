@@ -81,11 +81,8 @@ def test_every_client_of_ours_has_limits_of_seconds() -> None:
     usual = (CONNECT_SECONDS, ANSWER_SECONDS, CALL_ATTEMPTS)
     consumer = DelayConsumer("orders", wait_seconds=20)
     sender: Any = DelaySender()._queues
-    assert limits_of(sender._client) == (
-        2.5,
-        2.5,
-        CALL_ATTEMPTS,
-    )  # two of them fit into its deadline
+    # Two of them fit into its deadline.
+    assert limits_of(sender._client) == (2.5, 2.5, CALL_ATTEMPTS)
     patient: Any = DelaySender(deadline_seconds=60)._queues
     assert limits_of(patient._client) == usual
     assert limits_of(consumer._queues._client) == usual

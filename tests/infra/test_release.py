@@ -57,7 +57,7 @@ def test_same_inputs_make_the_same_archive_in_any_directory(
 
 def test_changed_source_makes_another_archive(built: Path, checkout: Path, tmp_path: Path) -> None:
     """One built before a change is not taken for it."""
-    limits = checkout / "sqsdelay" / "limits.py"
+    limits = checkout / "sqsdelay" / "core" / "limits.py"
     limits.write_text(limits.read_text() + "\n# changed\n")
     changed = functions_archive(checkout, tmp_path / "build")
     assert changed.name != built.name

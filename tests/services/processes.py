@@ -150,10 +150,7 @@ class Running:
 
 @contextmanager
 def running(
-    *arguments: str,
-    env: dict[str, str],
-    program: Sequence[str] = SQSDELAY,
-    cwd: Path = ROOT,
+    *arguments: str, env: dict[str, str], program: Sequence[str] = SQSDELAY, cwd: Path = ROOT
 ) -> Iterator[Running]:
     """``sqsdelay``, or another program, in the background; killed at the end if it still runs."""
     process = subprocess.Popen(

@@ -81,13 +81,9 @@ VIRTUAL: Final = (
         plan=Plan(away_ms=(HOUR_MS, 3 * HOUR_MS), quiet_ms=(HOUR_MS // 2, HOUR_MS + HOUR_MS // 2)),
     ),
     VirtualScenario(
-        fault="sends to the delay queue denied for 2 h",
-        plan=Plan(denied_ms=(HOUR_MS, 3 * HOUR_MS)),
+        fault="sends to the delay queue denied for 2 h", plan=Plan(denied_ms=(HOUR_MS, 3 * HOUR_MS))
     ),
-    VirtualScenario(
-        fault="nobody consumes for 3 h",
-        plan=Plan(idle_ms=(HOUR_MS, 4 * HOUR_MS)),
-    ),
+    VirtualScenario(fault="nobody consumes for 3 h", plan=Plan(idle_ms=(HOUR_MS, 4 * HOUR_MS))),
     VirtualScenario(
         fault="all of these calls, deaths, stops and clocks",
         plan=Plan(chances=dict.fromkeys(Trouble, 0.005), wrong_clocks=True),

@@ -31,10 +31,7 @@ def asked(copy: ReceivedMessage, made: str) -> Asked:
     """The copy's requeue, as the relay makes it."""
     entry = requeued(copy, DelayedMessage("m-1", due_ms=1_700_009_000_000), 9000)
     return Asked(
-        body=entry.body,
-        deduplication_id=entry.deduplication_id,
-        timer_seconds=None,
-        made=made,
+        body=entry.body, deduplication_id=entry.deduplication_id, timer_seconds=None, made=made
     )
 
 

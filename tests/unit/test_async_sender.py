@@ -384,11 +384,7 @@ async def test_two_messages_with_one_id(queues: GatedQueues) -> None:
             *(sends.send("orders", body, delay=DAY, message_id="m") for body in "aab"),
             return_exceptions=True,
         )
-        assert [type(outcome) for outcome in outcomes] == [
-            SendResult,
-            SendResult,
-            MessageConflict,
-        ]
+        assert [type(outcome) for outcome in outcomes] == [SendResult, SendResult, MessageConflict]
 
 
 @in_loop

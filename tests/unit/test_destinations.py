@@ -276,9 +276,8 @@ def test_nothing_released_while_something_is_due_is_critical(
             bench.run(2 * seconds, monkeypatch)
             assert bench.sent("well") == well
         else:
-            with pytest.raises(
-                errors.CriticalError, match=f"circuit breaker: failing for {seconds} s"
-            ):
+            told = f"circuit breaker: failing for {seconds} s"
+            with pytest.raises(errors.CriticalError, match=told):
                 bench.run(600, monkeypatch)
             assert seconds <= (bench.clock.now_ms() - start_ms) / 1000 <= seconds + 1
 

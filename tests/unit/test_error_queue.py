@@ -94,9 +94,7 @@ def test_looking_hides_messages_from_others_and_for_a_while_only(queues: FaultyQ
     assert len(received(queues, ERRORS)) == 1
 
 
-def test_a_message_goes_back_to_the_delay_queue_and_is_on_time(
-    queues: FaultyQueues,
-) -> None:
+def test_a_message_goes_back_to_the_delay_queue_and_is_on_time(queues: FaultyQueues) -> None:
     """As if it had never been away: id, attributes and due time, to the millisecond."""
     start_ms = queues.clock.true_ms
     attributes = {"user": "x"}

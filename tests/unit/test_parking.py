@@ -119,9 +119,8 @@ def test_amendments_that_cannot_be_read_are_told_apart_from_none(
 @pytest.mark.parametrize("after", [0, -5, 60])
 def test_park_after_without_a_store_is_refused(after: int) -> None:
     """A setting that would do nothing is a mistake."""
-    with pytest.raises(
-        ConfigurationError, match=f"park_after_seconds={after} has no effect without a store"
-    ):
+    told = f"park_after_seconds={after} has no effect without a store"
+    with pytest.raises(ConfigurationError, match=told):
         parking_settings(None, after)
     store = InMemoryStore(ManualClock())
     assert parking_settings(store, 60) == ParkingSettings(store, 60)
@@ -199,9 +198,8 @@ def test_parked_twice_is_one_message(site: Site) -> None:
     site.clock.advance(900)
     copies = site.received(DELAY)
     assert site.relay.process(copies, delete=False)[0].status is Status.PARKED
-    Schedule(site.store, endpoint="orders").reschedule(
-        "m-1", site.clock.true_ms + 7_200_000, now_ms=site.clock.true_ms
-    )
+    now_ms = site.clock.true_ms
+    Schedule(site.store, endpoint="orders").reschedule("m-1", now_ms + 7_200_000, now_ms=now_ms)
     site.clock.advance(181)
     assert site.statuses(site.new_relay(site.parking)) == [Status.PARKED]
     assert site.queues.next_visible_ms() is None

@@ -257,16 +257,15 @@ def test_another_version_is_refused_before_anything_is_sent(site: Site) -> None:
         raise error
 
     site.store.amendments = amendments
-    ForwardingRelay(
-        site.queues, site.endpoint, site.settings(parking=site.parking)
-    )  # what forwards does not need it
+    given = site.queues, site.endpoint, site.settings(parking=site.parking)
+    ForwardingRelay(*given)  # what forwards does not need it
     error = SchemaMismatch("table orders")
     with pytest.raises(SchemaMismatch):
         site.relay.process(copies)
     with pytest.raises(SchemaMismatch):
         site.parked()
     with pytest.raises(SchemaMismatch):
-        ForwardingRelay(site.queues, site.endpoint, site.settings(parking=site.parking))
+        ForwardingRelay(*given)
     assert (len(site.left(DELAY)), len(site.left(PARKING)), site.left("orders")) == (2, 1, [])
 
 

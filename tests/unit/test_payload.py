@@ -10,7 +10,7 @@ import pytest
 
 from sqsdelay.core.delay import utc
 from sqsdelay.core.limits import MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS
-from sqsdelay.core.message import MOST_ADDED_BYTES, Attribute, Route, size_of, string
+from sqsdelay.core.message import MOST_ADDED_BYTES, Attribute, Message, Route, size_of, string
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import MalformedMessage
@@ -98,17 +98,14 @@ class Site:
         self.queues.create_endpoint("orders")
         self.bodies, self.ledger = Bodies(above_bytes), InMemoryLedger()
         self.store = InMemoryStore(self.queues.clock)
-        self.sender = QueueSender(
-            self.queues,
-            SenderSettings(
-                large_bodies=self.bodies,
-                ledger=self.ledger,
-                parking=ParkingSettings(self.store) if store else None,
-            ),
-        )
+        parking = ParkingSettings(self.store) if store else None
+        settings = SenderSettings(large_bodies=self.bodies, ledger=self.ledger, parking=parking)
+        self.sender = QueueSender(self.queues, settings)
 
     def sent(self, body: str, **given: Any) -> ReceivedMessage:
-        """As the destination gets it."""
+        """As the destination gets it; a preview puts nothing."""
+        self.sender.preview("orders", Message(body, **given))
+        assert not self.bodies.kept
         self.sender.send("orders", body, **given)
         (copy,) = self.queues.receive_batch("orders", wait_seconds=0)
         return copy
@@ -191,6 +188,7 @@ def test_a_body_is_kept_until_its_message_has_been_in_the_destination_for_fourte
     """Due in ten days from a store, where the pointer waits."""
     site = Site(1000, store=True)
     due = utc(site.queues.clock.true_ms) + timedelta(days=10)
+    assert site.sender.preview("orders", Message("x" * 2000, due_at=due)).route is Route.STORE
     site.sender.send("orders", "x" * 2000, due_at=due)
     (stored,) = site.store.pending(2)
     assert stored.body == BODY.encode()

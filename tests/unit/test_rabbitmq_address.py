@@ -22,11 +22,8 @@ from sqsdelay.rabbitmq.connection import parameters, place, translated
 def test_several_nodes(url: str | list[str]) -> None:
     """Hosts with commas, URLs with semicolons, a list of URLs: the same broker."""
     address = parameters(url)
-    assert [(node.host, node.port) for node in address.nodes] == [
-        ("a", 5671),
-        ("b", 5672),
-        ("::1", 5673),
-    ]
+    nodes = [(node.host, node.port) for node in address.nodes]
+    assert nodes == [("a", 5671), ("b", 5672), ("::1", 5673)]
     assert {node.heartbeat for node in address.nodes} == {7}
     assert {getattr(node.credentials, "password", "") for node in address.nodes} == {"p,w"}
     assert (address.user, address.virtual_host) == ("u", "shop")
@@ -65,7 +62,6 @@ def test_tls_errors_say_tls() -> None:
     assert isinstance(error, ConfigurationError)
     assert str(error).startswith("TLS with RabbitMQ at a:5671 (virtual host 'shop') failed")
     assert "SSL_CERT_FILE" in str(error)
-    alert = ssl.SSLError(1, "sslv3 alert handshake failure")
-    error = translated(alert, given)
+    error = translated(ssl.SSLError(1, "sslv3 alert handshake failure"), given)
     assert isinstance(error, QueueUnavailable)
     assert "TLS with RabbitMQ" in str(error)

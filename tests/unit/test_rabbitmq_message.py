@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pika import BasicProperties
 
 from sqsdelay import Message
+from sqsdelay.core.delay import Reject
 from sqsdelay.errors import InvalidMessage, MessageTooLarge
 from sqsdelay.rabbitmq import RabbitMqSender
 from sqsdelay.rabbitmq.message import RabbitMqMessage, body_of, properties_of
+from sqsdelay.rabbitmq.timeouts import Received, _unreadable, read_timeout
 
 
 def sent(message: RabbitMqMessage, *, seconds: int = 5) -> BasicProperties:
@@ -34,11 +38,8 @@ def test_properties_and_headers_are_preserved() -> None:
         content_type="application/json", correlation_id="c", priority=3, headers={"tenant": "a"}
     )
     properties = sent(RabbitMqMessage(b"{}", headers={"n": 2**40}, properties=given))
-    assert (properties.content_type, properties.correlation_id, properties.priority) == (
-        "application/json",
-        "c",
-        3,
-    )
+    kept = (properties.content_type, properties.correlation_id, properties.priority)
+    assert kept == ("application/json", "c", 3)
     assert properties.headers["tenant"] == "a"
     assert properties.headers["n"] == 2**40
     assert given.headers == {"tenant": "a"}
@@ -55,25 +56,21 @@ def test_traces_of_an_earlier_delay_are_removed() -> None:
         "sqsdelay.DueAt": "1",
         "sqsdelay.WasDueAt": "1",
     }
-    assert sent(RabbitMqMessage("hi", headers={**traces, "kept": "yes"}), seconds=0).headers == {
-        "kept": "yes"
-    }
+    again = RabbitMqMessage("hi", headers={**traces, "kept": "yes"})
+    assert sent(again, seconds=0).headers == {"kept": "yes"}
 
 
-def test_an_expiration_is_refused_on_a_delayed_message() -> None:
-    """The broker would take the shorter of it and the level's: early."""
+def test_an_expiration_and_copies_are_refused_on_a_delayed_message() -> None:
+    """The broker would take the shorter of it and the level's: early. Sender-selected copies would be routed
+    by keys that hold no delay."""
     for expiration in ("1000", b"1000"):  # pika takes both
         message = RabbitMqMessage("hi", properties=BasicProperties(expiration=expiration))
         with pytest.raises(InvalidMessage, match=r"expiration=b?'1000' on a delayed message"):
             sent(message)
         assert sent(message, seconds=0).expiration == expiration
-
-
-@pytest.mark.parametrize("name", ["CC", "BCC"])
-def test_copies_past_the_delay_are_refused(name: str) -> None:
-    """Sender-selected copies would be routed by keys that hold no delay."""
-    with pytest.raises(InvalidMessage, match=f"header '{name}' on a delayed message"):
-        sent(RabbitMqMessage("hi", headers={name: ["other"]}))
+    for name in ("CC", "BCC"):
+        with pytest.raises(InvalidMessage, match=f"header '{name}' on a delayed message"):
+            sent(RabbitMqMessage("hi", headers={name: ["other"]}))
 
 
 @pytest.mark.parametrize(
@@ -108,9 +105,8 @@ def test_a_foreign_user_id_is_refused() -> None:
     """The broker closes the channel over it."""
     with pytest.raises(InvalidMessage, match="user_id='eve', but the connection is 'guest'"):
         sent(RabbitMqMessage("hi", properties=BasicProperties(user_id="eve")))
-    assert (
-        sent(RabbitMqMessage("hi", properties=BasicProperties(user_id="guest"))).user_id == "guest"
-    )
+    own = RabbitMqMessage("hi", properties=BasicProperties(user_id="guest"))
+    assert sent(own).user_id == "guest"
 
 
 def test_bodies() -> None:
@@ -133,3 +129,16 @@ def test_what_is_not_a_message_is_told_as_its_result() -> None:
     told = "is not a RabbitMqMessage; give RabbitMqMessage(body, …)"
     assert (str(text.error), other.message_id) == (f"a str {told}", "m")
     assert str(other.error) == f"a Message {told}"
+
+
+def test_a_header_that_pika_reads_and_cannot_write_goes_to_the_error_queue() -> None:
+    """A fraction, of another client: it ended the timeout manager, at each start anew."""
+    headers = {"score": 1.5, "sqsdelay.Destination": "orders", "sqsdelay.DueAt": "5"}
+    given = BasicProperties(headers=headers, message_id="m")
+    rejected = read_timeout(given, b"x")
+    assert isinstance(rejected, Reject)
+    body, written = _unreadable(Received(Mock(), None, 1, given, b"x"), rejected.reason)
+    told = json.loads(written.headers["sqsdelay.Error"])
+    assert (body, written.message_id) == (b"x", "m")
+    assert "'score': 1.5" in told["properties"]
+    assert told["reason"].startswith("properties cannot be written in AMQP 0-9-1")

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from sqsdelay import DelayConsumer
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, string
 from sqsdelay.core.received_message import ReceivedMessage
@@ -238,3 +240,15 @@ def test_a_due_queue_keeps_the_least(queues: PolledQueues) -> None:
     for n in range(100):
         due.received(10, now=float(n), cpu_seconds=0)
     assert due.wanted == 2
+
+
+def test_a_queue_that_nobody_serves_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once: a supervisor starts it anew. The other queue's receivers would go on until the stop."""
+    consumer, stop, waited = DelayConsumer("orders.fifo"), threading.Event(), list[bool]()
+    serving = Mock(run=lambda stop: waited.append(stop.wait(PATIENCE_SECONDS)))
+    consumer._serving = [serving, Mock(run=Mock(side_effect=RuntimeError("no thread")))]
+    monkeypatch.setattr(consumer, "start", bool)
+    with pytest.raises(RuntimeError, match="no thread"):
+        consumer.run(stop)
+    assert waited == []
+    stop.set()

@@ -176,6 +176,7 @@ def test_ctrl_c_of_a_plan_does_not_end_the_job(
         (["--replay", "ledger", "--receipts", "r", "--unique"], ("--unique",)),
         (["--replay", "ledger"], ("--replay", "--receipts")),
         (["--grace", "5"], ("--grace", "--replay")),
+        (["--as-of", "1970-01-01T00:00:00Z"], ("--as-of", "--replay")),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(

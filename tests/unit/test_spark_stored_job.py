@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from botocore.exceptions import ClientError
 
-from sqsdelay.errors import SchemaMismatch, StoreUnavailable
+from sqsdelay.errors import SchemaMismatch, StoreError, StoreUnavailable
 from sqsdelay.spark.sink import stored_job
 from sqsdelay.spark.sink.job import Sink
 from sqsdelay.spark.sink.options import Columns, Options
@@ -36,6 +36,12 @@ def driver() -> Driver:
 
 def pending(driver: Driver) -> list[str]:
     return [each.message_id for each in driver.pending()]
+
+
+def ran(driver: Driver, batches: list[pa.RecordBatch], job: str | None = "j") -> None:
+    """Once, and it stores something."""
+    driver.begin(job)
+    assert driver.publish(driver.task(batches)) == 0
 
 
 def staged(driver: Driver) -> list[str]:
@@ -71,16 +77,14 @@ def test_only_what_the_committed_attempts_staged_counts(driver: Driver) -> None:
 def test_a_job_run_again_knows_what_it_has_stored(driver: Driver) -> None:
     """And stores the rest, though another process runs it."""
     for ids in (("1", "2"), ("1", "2", "3")):
-        driver.begin("j")
-        assert driver.publish(driver.task(rows(*ids))) == 0
+        ran(driver, rows(*ids))
     assert released(driver) == ["1", "2", "3"]
 
 
 def test_other_jobs_do_not_know(driver: Driver) -> None:
     """A job of another name, and one without a name, store the same ids again."""
     for name in ("j", "k", None, None):
-        driver.begin(name)
-        assert driver.publish(driver.task(rows("1"))) == 0
+        ran(driver, rows("1"), name)
     assert driver.store().pending_count() == 4
 
 
@@ -97,8 +101,7 @@ def test_two_runs_at_once_with_one_name(driver: Driver) -> None:
     assert driver.publish(same) == 2
     with pytest.raises(StoreUnavailable, match="at the same time; none of this run's"):
         driver.publish(other)
-    driver.begin("j")
-    assert driver.publish(driver.task(rows("2", "3"))) == 0
+    ran(driver, rows("2", "3"))
     assert released(driver) == ["1", "2", "3"]
 
 
@@ -174,8 +177,7 @@ def swept(driver: Driver, *endpoints: str) -> list[str]:
 def test_a_job_is_forgotten_when_nothing_of_it_waits(driver: Driver, job: str | None) -> None:
     """A day after its last message was due; what one endpoint still holds counts, however long nobody has
     looked there. What a run left that was never decided goes, too."""
-    driver.begin(job)
-    driver.publish(driver.task(TWO))
+    ran(driver, TWO, job)
     driver.begin(job)
     driver.task(rows("2"))
     assert released(driver) == SIX[::2]
@@ -184,15 +186,55 @@ def test_a_job_is_forgotten_when_nothing_of_it_waits(driver: Driver, job: str | 
     assert swept(driver, "orders", "bills") == []
 
 
-def test_a_driver_that_stood_still_for_days_publishes_nothing(driver: Driver) -> None:
-    """What it has staged was given up and deleted, and that this is so is forgotten by now."""
-    task = driver.task(rows("1"))
-    assert swept(driver, "orders") == []
+@pytest.mark.parametrize("step", range(3))
+def test_a_driver_that_stood_still_for_days_publishes_nothing(driver: Driver, step: int) -> None:
+    """At any step of its commit: what it has staged was given up, deleted, and that is forgotten by now."""
+    task, calls, alive = driver.task(rows("1")), iter(range(step + 1)), driver.s3
+
+    def still(_: str, call: Callable[[], Any]) -> Any:
+        if next(calls, None) == step:
+            assert swept(driver, "orders") == []
+        return call()
+
+    driver.s3 = driver.around(still)
     with pytest.raises(StoreUnavailable, match="was given up; none of its messages"):
         driver.publish(task)
-    driver.begin("j")
-    assert driver.publish(driver.task(rows("1"))) == 0
+    driver.s3 = alive
+    ran(driver, rows("1"))
     assert pending(driver) == ["1"]
+
+
+def test_a_run_commits_while_its_job_is_forgotten(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps the record, and the marks of all runs in it."""
+    delete, more = driver.s3.delete_object, iter([rows("1")])
+
+    def late(**given: Any) -> Any:
+        for batches in more if given["Key"].endswith("record.json") else ():
+            ran(driver, batches)
+        return delete(**given)
+
+    monkeypatch.setattr(driver.s3, "delete_object", late)
+    ran(driver, TWO)
+    assert released(driver) + released(driver, "bills") == SIX[::2] + SIX[1::2]
+    ran(driver, rows("1", "2"))
+    assert pending(driver) == ["1", "2"]
+
+
+def test_what_cannot_be_read_counts_when_it_is_restored(driver: Driver) -> None:
+    """That its job has committed is not forgotten, though the others of that time have left."""
+    ran(driver, rows("1"))
+    ran(driver, [table([("x", 10 * DAY + DAY // 2, "2", None, None)])], "k")
+    key, store = min(staged(driver)), driver.store()
+    found, driver.s3.objects[key] = driver.s3.objects[key], b"x"
+    driver.clock.advance(7 * DAY + 100)
+    for _ in range(11):
+        with suppress(StoreUnavailable), store.claim(1, due_by_ms=driver.clock.now_ms()):
+            pass
+        driver.clock.advance(DAY / 3)
+    driver.s3.objects[key] = found
+    assert pending(driver) == ["1", "2"]
 
 
 def test_a_job_of_another_version_is_refused(driver: Driver) -> None:
@@ -210,23 +252,34 @@ def test_a_job_of_another_version_is_refused(driver: Driver) -> None:
     for refused in (job.check, lambda: driver.task(rows("2"))):
         with pytest.raises(SchemaMismatch, match=f"{told}.*has version 2, .*name another job"):
             refused()
+    driver.s3.objects[record] = b"{"
+    with pytest.raises(StoreError, match="restore it; delete it only below ids/"):
+        pending(driver)
     assert len(staged(driver)) == 1
+
+
+def refused(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, times: int, *, written: bool = False
+) -> None:
+    """S3 refuses so many writes, or does them without an answer."""
+    refusals, put = iter(range(times)), driver.s3.put_object
+
+    def refusing(**given: Any) -> Any:
+        if next(refusals, None) is None:
+            return put(**given)
+        if written:
+            put(**given)
+        raise ClientError({"Error": {"Code": "SlowDown"}}, "PutObject")
+
+    monkeypatch.setattr(driver.s3, "put_object", refusing)
 
 
 def test_a_burst_of_refusals_at_the_end_throws_nothing_away(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record is written again for as long as a task writes its objects again."""
-    task = driver.task(rows("1"))
-    refusals, put = iter(range(20)), driver.s3.put_object
-
-    def refusing(**given: Any) -> Any:
-        if "record.json" in given["Key"] and next(refusals, None) is not None:
-            raise ClientError({"Error": {"Code": "SlowDown"}}, "PutObject")
-        return put(**given)
-
-    monkeypatch.setattr(driver.s3, "put_object", refusing)
-    slept: list[float] = []
+    task, slept = driver.task(rows("1")), list[float]()
+    refused(driver, monkeypatch, 20)
     assert driver.publish(task, slept=slept) == 0
     assert len(slept) == 20
     assert pending(driver) == ["1"]
@@ -304,24 +357,16 @@ def test_one_decision_for_all_endpoints(
     a run again without a name stores each once."""
     driver.begin(job)
     task = driver.task(TWO)
-    put = driver.s3.put_object
-
-    def refusing(**given: Any) -> Any:
-        if written:
-            put(**given)
-        raise ClientError({"Error": {"Code": "SlowDown"}}, "PutObject")
-
     with monkeypatch.context() as patch:
-        patch.setattr(driver.s3, "put_object", refusing)
+        refused(driver, patch, 1000, written=written)
         if written:
-            assert driver.publish(task) == 0
+            assert driver.publish(task, slept=[]) == 0
         else:
             with pytest.raises(StoreUnavailable):
                 driver.publish(task)
     if not written:
         assert both(driver) == []
-        driver.begin(job)
-        assert driver.publish(driver.task(TWO)) == 0
+        ran(driver, TWO, job)
     assert both(driver) == SIX
     driver.clock.advance(2 * DAY)
     assert both(driver) == SIX

@@ -113,7 +113,7 @@ class Job:
     def publish(self, staged: Sequence[Staged], endpoints: Sequence[str], *, parts: int) -> int:
         """Put the run into the record: all of it counts from then on. It is given up if another run has
         stored the very same messages meanwhile: returns how many. Raises StoreUnavailable: nothing counts."""
-        bucket, batch = self.wheel.bucket, self.run.batch
+        bucket, batch, key = self.wheel.bucket, self.run.batch, f"{self._folder}{RECORD}"
         first, *more = {each.known for each in staged}
         messages, total = sum(e.messages for e in staged), sum(e.total for e in staged) % _FULL
         told = {
@@ -144,16 +144,16 @@ class Job:
                     f"another run of the job {self.run.job!r} has stored messages at the same time; none "
                     "of this run's is in the store: run it again, and it stores those that are missing"
                 )
-            every, late_ms = record.get("runs", {}), self.wheel.now_ms() - times_of(batch)[1]
-            # Others may have given it up by now, and in half a day forgotten that they have.
-            if batch in every or late_ms > JOB_SECONDS * 500:
-                raise StoreUnavailable(
-                    f"the job took longer than {JOB_SECONDS} s and was given up; none of its messages is "
-                    "in the store: run it again"
-                )
             with suppress(Changed):
+                # From now on nobody gives it up and forgets that unseen, however long this stands still.
+                etag = etag or bucket.put_json(key, {"runs": {}})
+                every, late_ms = record.get("runs", {}), self.wheel.now_ms() - times_of(batch)[1]
+                # Others may have given it up by now, and in half a day forgotten that they have.
+                if batch in every or late_ms > JOB_SECONDS * 500:
+                    why = f"the job took longer than {JOB_SECONDS} s and was given up; none of its messages "
+                    raise StoreUnavailable(f"{why}is in the store: run it again")
                 fields = {"job": self.run.job, "runs": every | {batch: told}}
-                bucket.put_json(f"{self._folder}{RECORD}", fields, over=etag)
+                bucket.put_json(key, fields, over=etag)
                 return 0
 
     def abort(self, staged: Sequence[Staged]) -> bool:
@@ -161,9 +161,9 @@ class Job:
         batches, batch, bucket = self.wheel.batches, self.run.batch, self.wheel.bucket
         if not batches.abort(batch):
             return False
-        slots = [f"{batches.root}{each}/v{VERSION}/" for each in self.endpoints(staged)]
-        listed = [bucket.listed(each) for each in (*slots, f"{self._folder}{batch}~")]
-        keys = [key for found in listed for key, _ in found if batch in key]
+        places = [f"{batches.root}{each}/v{VERSION}/" for each in self.endpoints(staged)]
+        places.append(f"{self._folder}{batch}~")
+        keys = [key for place in places for key, _ in bucket.listed(place) if batch in key]
         # Spark may have it given up twice, and its endpoints are to be known then.
         bucket.each(bucket.delete, [key for key in keys if not key.endswith(_OTHERS)])
         return True

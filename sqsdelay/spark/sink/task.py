@@ -10,20 +10,11 @@ from typing import Any, Final
 import pyarrow as pa
 import tenacity
 
+from sqsdelay import errors
 from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, checked
 from sqsdelay.core.stored_message import as_stored
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidMessage,
-    QueueUnavailable,
-    SchemaMismatch,
-    SendFailed,
-    SqsDelayError,
-    StoreMissing,
-    StoreUnavailable,
-)
 from sqsdelay.sending.sender import QueueSender, SendResult
 from sqsdelay.spark.estimate import Planned
 from sqsdelay.spark.sink.receipts import NOTHING_SENT, Mark, ReceiptsWriter, SeenIds, SentBefore
@@ -34,12 +25,12 @@ from sqsdelay.spark.sink.staging import Bulk
 CHUNK_BYTES: Final = 32 * 1024 * 1024
 """Rows read as messages at a time, so that a batch of large bodies is not in memory twice."""
 
-_OF_NO_ROW: Final = (ConfigurationError, SchemaMismatch, StoreMissing)
+_OF_NO_ROW: Final = (errors.ConfigurationError, errors.SchemaMismatch, errors.StoreMissing)
 """Errors that no row is to blame for."""
 
 _Row = tuple[int, Message, Mark]
 _Waiting = list[_Row]
-_Read = Message | SqsDelayError
+_Read = Message | errors.SqsDelayError
 
 
 @dataclass(kw_only=True)
@@ -77,10 +68,10 @@ class Task:
         try:
             for batch in batches:
                 for chunk in chunks(batch):
-                    errors = self._send_chunk(chunk)
-                    if errors:
-                        positions = sorted(errors)
-                        yield rejected(chunk, positions, [str(errors[row]) for row in positions])
+                    failed = self._send_chunk(chunk)
+                    if failed:
+                        positions = sorted(failed)
+                        yield rejected(chunk, positions, [str(failed[row]) for row in positions])
             if self.bulk is not None:
                 self.staged = self.bulk.close()
         finally:
@@ -91,13 +82,13 @@ class Task:
         if self.planned is not None:
             self.planned.price(self.counts)
 
-    def _send_chunk(self, chunk: pa.RecordBatch) -> dict[int, SqsDelayError]:
+    def _send_chunk(self, chunk: pa.RecordBatch) -> dict[int, errors.SqsDelayError]:
         self._go_on()
-        errors: dict[int, SqsDelayError] = {}
+        failed: dict[int, errors.SqsDelayError] = {}
         by_endpoint: dict[tuple[str, bool], _Waiting] = {}
         for row, (endpoint, message) in self._left(chunk):
-            if isinstance(message, SqsDelayError):
-                errors[row] = message
+            if isinstance(message, errors.SqsDelayError):
+                failed[row] = message
                 continue
             far = self.bulk is not None and self.bulk.is_far(message)
             try:
@@ -107,23 +98,23 @@ class Task:
                 mark = self.rows.mark(endpoint, message)
                 if self._is_new(mark, endpoint, message):
                     by_endpoint.setdefault((endpoint, far), []).append((row, message, mark))
-            except SqsDelayError as not_ours:
+            except errors.SqsDelayError as not_ours:
                 if _may_pass(not_ours) or isinstance(not_ours, _OF_NO_ROW):
                     raise
-                errors[row] = not_ours
+                failed[row] = not_ours
         for (endpoint, far), waiting in by_endpoint.items():
             step = self.slice_rows or len(waiting)
             for start in range(0, len(waiting), step):
                 self._go_on()
                 sent = self._send_waiting(endpoint, waiting[start : start + step], far=far)
-                errors.update(sent)
-        for error in errors.values():
+                failed.update(sent)
+        for error in failed.values():
             self.counts.count_rejected(error)
-        return errors
+        return failed
 
     def _go_on(self) -> None:
         if self.stopped():
-            raise SqsDelayError("the job was stopped; what it has sent is in its receipts")
+            raise errors.SqsDelayError("the job was stopped; what it has sent is in its receipts")
 
     def _left(self, chunk: pa.RecordBatch) -> Iterator[tuple[int, tuple[str, _Read]]]:
         """The rows that are to be looked at one by one, with their places in the chunk."""
@@ -138,7 +129,7 @@ class Task:
         """Whether a row is still to be sent; one like it may have been. Raises InvalidMessage."""
         original = self.original.content(mark.message_id)
         if original is not None and original != mark.content:
-            raise InvalidMessage(
+            raise errors.InvalidMessage(
                 f"the row of id {message.message_id!r} is not the one that was sent: its body, "
                 "due time, endpoint or attributes differ; replay the table as it was"
             )
@@ -154,27 +145,27 @@ class Task:
         if known is None or known == mark.content:
             return known is None
         where = "an earlier run of this job" if before is None else "a row before it in this table"
-        raise InvalidMessage(
+        raise errors.InvalidMessage(
             f"id {message.message_id!r} came with another body, due time, endpoint or attributes "
             f"in {where}; receivers would drop one of them: give each message its own id"
         )
 
     def _send_waiting(
         self, endpoint: str, waiting: _Waiting, *, far: bool
-    ) -> dict[int, SqsDelayError]:
+    ) -> dict[int, errors.SqsDelayError]:
         """Send rows to one endpoint; those that may be taken later, again until they are: failing the task
         would send all its other rows again, too."""
-        errors: dict[int, SqsDelayError] = {}
+        failed: dict[int, errors.SqsDelayError] = {}
         self._progress_at = self.clock.monotonic()
         for attempt in tenacity.Retrying(
             stop=self._out_of_patience,
             wait=RETRY_WAIT,
             sleep=self.sleep,
-            retry=tenacity.retry_if_exception_type(QueueUnavailable),
+            retry=tenacity.retry_if_exception_type(errors.QueueUnavailable),
             reraise=True,
         ):
             with attempt:
-                later = self._send_once(endpoint, waiting, errors, far=far)
+                later = self._send_once(endpoint, waiting, failed, far=far)
                 if len(later) < len(waiting):
                     self._progress_at = self.clock.monotonic()
                 waiting = [waiting[position] for position, _ in later]
@@ -182,11 +173,11 @@ class Task:
                     self.receipts.flush()
                 if later:
                     self.counts.retried += len(later)
-                    raise QueueUnavailable(
+                    raise errors.QueueUnavailable(
                         f"{len(later)} rows for {endpoint} were not accepted, and for the "
                         f"{self.rows.options.retry_seconds} s of option retry_seconds none was: {later[0][1]}"
                     )
-        return errors
+        return failed
 
     def _keep_the_rate(self, messages: int) -> None:
         """Return when so many more may be sent; what was not used is not saved up."""
@@ -200,9 +191,14 @@ class Task:
         return self.clock.monotonic() - self._progress_at >= self.rows.options.retry_seconds
 
     def _send_once(
-        self, endpoint: str, waiting: _Waiting, errors: dict[int, SqsDelayError], *, far: bool
-    ) -> list[tuple[int, SqsDelayError]]:
-        """Send; notes what cannot be sent in ``errors``, returns which may be later and why not now."""
+        self,
+        endpoint: str,
+        waiting: _Waiting,
+        failed: dict[int, errors.SqsDelayError],
+        *,
+        far: bool,
+    ) -> list[tuple[int, errors.SqsDelayError]]:
+        """Send; notes what cannot be sent in ``failed``, returns which may be later and why not now."""
         sender, receipts = self.sender, self.receipts
         if self.bulk is not None and far:
             sender, receipts = self.bulk.sender, self.bulk.receipts
@@ -211,9 +207,9 @@ class Task:
         try:
             self.check_store(Endpoint.parse(endpoint).name)
             results = sender.send_many(endpoint, [message for _, message, _ in waiting])
-        except SqsDelayError as error:
+        except errors.SqsDelayError as error:
             results = [SendResult(error=error)] * len(waiting)
-        later: list[tuple[int, SqsDelayError]] = []
+        later: list[tuple[int, errors.SqsDelayError]] = []
         answered = zip(waiting, results, strict=True)
         for position, ((row, message, mark), result) in enumerate(answered):
             if result.error is None:
@@ -230,13 +226,13 @@ class Task:
             elif _may_pass(result.error):
                 later.append((position, result.error))
             else:
-                errors[row] = result.error
+                failed[row] = result.error
         return later
 
 
-def _may_pass(error: SqsDelayError) -> bool:
-    transient = isinstance(error, SendFailed) and error.transient
-    return transient or isinstance(error, QueueUnavailable | StoreUnavailable)
+def _may_pass(error: errors.SqsDelayError) -> bool:
+    transient = isinstance(error, errors.SendFailed) and error.transient
+    return transient or isinstance(error, errors.QueueUnavailable | errors.StoreUnavailable)
 
 
 def chunks(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -94,10 +94,8 @@ def _sender(options: Options) -> QueueSender:
 def check_store(options: Options, endpoint: str) -> None:
     """Raise what keeps a job from using an endpoint's store: before a row is sent, be it one that needs none.
     Once in a process."""
-    with (
-        closing(open_store(str(options.store), endpoint=endpoint)) as store,
-        suppress(StoreUnavailable),
-    ):
+    url = str(options.store)
+    with closing(open_store(url, endpoint=endpoint)) as store, suppress(StoreUnavailable):
         check(store)
 
 

@@ -116,8 +116,8 @@ class ObjectBucket(Calls):
         try:
             return dict(json.loads(found[0])), found[1]
         except (ValueError, TypeError) as error:
-            text = f"{key} in bucket {self.name} is not as sqsdelay writes it; restore or delete it"
-            raise Mangled(text) from error
+            told = f"{key} in bucket {self.name} is not as sqsdelay writes it; restore it; delete it only "
+            raise Mangled(f"{told}below ids/ or amendments/") from error
 
     def change(self, key: str, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
         """Write JSON in place of what is there, which ``change`` gets (no fields for none), as often as

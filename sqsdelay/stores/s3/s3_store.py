@@ -215,8 +215,8 @@ class S3Store(Changes, Pages, DelayedMessageStore):
         decided = list(islice(bucket.listed(wheel.batches.prefix), _SWEPT))
         self._swept_ms = now_ms
         first = min((each.name.slot for each in self._look(now_ms)), default=None)
-        # Where what is listed first does not count, more may wait behind it.
-        if first is None and any(bucket.listed(wheel.slots_prefix)):
+        # Where what is listed first does not count, more may wait behind it; what is skipped waits, too.
+        if wheel.unreadable or (first is None and any(bucket.listed(wheel.slots_prefix))):
             return
 
         def is_over(last_ms: int, begun_ms: int) -> bool:
@@ -245,7 +245,8 @@ class S3Store(Changes, Pages, DelayedMessageStore):
             waits = any(run.get("endpoints") or begun[b] >= old_ms for b, run in runs.items())
             if etag is not None and not waits:
                 bucket.delete_unchanged(f"{job}/{layout.RECORD}", etag)
-                runs = {}
+                # A run that has committed meanwhile keeps it, with the marks of all.
+                runs = bucket.get_json(f"{job}/{layout.RECORD}")[0].get("runs", {})
             elif passed:
                 with suppress(Changed):
                     bucket.put_json(f"{job}/{layout.RECORD}", record, over=etag)

@@ -93,7 +93,7 @@ class Wheel:
         self._lock = threading.Lock()
         self._lines: OrderedDict[layout.ObjectName, list[layout.Line]] = OrderedDict()
         self._kept_bytes = 0
-        self._unreadable: set[layout.ObjectName] = set()
+        self.unreadable: set[layout.ObjectName] = set()
         self._states: dict[layout.ObjectName, tuple[str, layout.State]] = {}
 
     def now_ms(self) -> int:
@@ -141,7 +141,7 @@ class Wheel:
         return [
             Waiting(name, states.get(name))
             for name in sorted(names, key=lambda name: name.first_ms)
-            if name not in self._unreadable and self._counts(name, undecided)
+            if name not in self.unreadable and self._counts(name, undecided)
         ]
 
     def _counts(self, name: layout.ObjectName, undecided: set[str]) -> bool:
@@ -193,7 +193,7 @@ class Wheel:
 
     def _put_aside(self, name: layout.ObjectName, error: Exception) -> StoreUnavailable:
         """One object that nobody can read must not stop the others: it is passed over from now on."""
-        self._unreadable.add(name)
+        self.unreadable.add(name)
         text = (
             f"{self.key(name)} in bucket {self.bucket.name}, or the state beside it, cannot be "
             f"read, and is skipped: {one_line(repr(error))}; restore it, and restart"

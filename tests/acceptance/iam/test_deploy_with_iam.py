@@ -189,9 +189,7 @@ def producer(aws: LocalAws, shop: Deployed) -> Any:
     user = shop.outputs["ProducerName"]
     key = aws.client("iam").create_access_key(UserName=user)["AccessKey"]
     return aws.client(
-        "sqs",
-        aws_access_key_id=key["AccessKeyId"],
-        aws_secret_access_key=key["SecretAccessKey"],
+        "sqs", aws_access_key_id=key["AccessKeyId"], aws_secret_access_key=key["SecretAccessKey"]
     )
 
 

@@ -263,8 +263,8 @@ def test_a_body_of_a_mebibyte(running: Running) -> None:
     """Sent by the form whatever is in it; shown with indents as far as a page goes, however much these
     would make of it."""
     for body, shown in (
-        (json.dumps({"n": ["y" * 80] * 2_000}), '{\n  "n": [\n    "yyyy'),
-        ("[" + ",".join(["[" * 900 + "]" * 900] * 80) + "]", "[\n  [\n    [\n"),
+        (json.dumps({"n": ["y" * 80] * 12_000}), '{\n  "n": [\n    "yyyy'),
+        ("[" + ",".join(["[" * 900 + "]" * 900] * 500) + "]", "[\n  [\n    [\n"),
         ('"' * (2**20 - 1000), '""""'),
     ):
         assert "sent (store)" in running.send(body, delay="1d", id=f"large-{body[:2]}").text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,21 +9,13 @@ from typing import Any
 
 from benchmarks.support.sqs_stub import Stub
 from sqsdelay.core.message import DUE_AT, MESSAGE_ID
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import ended
 from tests.services.processes import environment
 
 
 def printed(command: Sequence[str], folder: Path, settings: dict[str, str]) -> str:
     """The last line that a command prints."""
-    done = subprocess.run(
-        command,
-        env=environment(settings),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    done = ended(command, env=environment(settings), cwd=folder)
     assert done.returncode == 0, done.stderr[-5000:]
     return done.stdout.splitlines()[-1]
 

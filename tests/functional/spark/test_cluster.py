@@ -183,9 +183,7 @@ def test_copies_by_speculation_count_once(sqs: Stub, s3: S3Server, tmp_path: Pat
 def cluster_of(sqs: Stub, python: Path) -> dict[str, str]:
     """The environment of a driver, and so of its local cluster."""
     return sqs.environment(
-        PYSPARK_PYTHON=str(python),
-        SPARK_LOCAL_IP="127.0.0.1",
-        JDK_JAVA_OPTIONS=QUICK_JAVA,
+        PYSPARK_PYTHON=str(python), SPARK_LOCAL_IP="127.0.0.1", JDK_JAVA_OPTIONS=QUICK_JAVA
     )
 
 

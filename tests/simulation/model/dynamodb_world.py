@@ -86,11 +86,7 @@ class DynamoDbWorld(StoreWorld):
         client.meta.events.register("before-call.dynamodb", self._before)
         client.meta.events.register("after-call.dynamodb", self._after)
         store = DynamoDbStore(
-            "parked",
-            endpoint="orders",
-            client=client,
-            shards=SHARDS,
-            lease_seconds=LEASE_SECONDS,
+            "parked", endpoint="orders", client=client, shards=SHARDS, lease_seconds=LEASE_SECONDS
         )
         table: Any = store._table
         # One after the other, so that a seed replays.

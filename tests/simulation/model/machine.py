@@ -44,10 +44,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     )
     def deploy(self, park_after: int, error_ms: int, start_ms: int) -> None:
         self.world = World(
-            self.endpoint,
-            self.make_store,
-            park_after_seconds=park_after,
-            error_ms=error_ms,
+            self.endpoint, self.make_store, park_after_seconds=park_after, error_ms=error_ms
         )
         self.world.clock.true_ms += start_ms
         self.count = 0

@@ -138,13 +138,7 @@ class World:
     # What people do.
 
     def send(
-        self,
-        message_id: str,
-        body: str,
-        group: str | None,
-        when: float | datetime,
-        *,
-        parks: bool,
+        self, message_id: str, body: str, group: str | None, when: float | datetime, *, parks: bool
     ) -> None:
         """Send a message, or send it again; ``parks``: from a sender that has the store."""
         promise = self.promises.setdefault(
@@ -339,11 +333,7 @@ class World:
 
     @contextmanager
     def _operation(
-        self,
-        concerned: set[str],
-        *,
-        sends: bool = False,
-        killed: Callable[[], None] = lambda: None,
+        self, concerned: set[str], *, sends: bool = False, killed: Callable[[], None] = lambda: None
     ) -> Iterator[None]:
         self._touched, self._later = set(concerned), []
         self._before = {message_id: self._where(message_id) for message_id in self.promises}

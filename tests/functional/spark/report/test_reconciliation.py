@@ -236,7 +236,9 @@ def test_the_commands(spark: SparkSession, sqs: Stub, tmp_path: Path) -> None:
     ledger = written(tmp_path, got)
     sqs.keep()
     compared: list[str | Path] = [tmp_path / "rows.csv", ledger, *known]
-    assert "lost" in run("reconcile", *compared, "--out", tmp_path / "out").stdout
+    for out in ([], ["--out", str(tmp_path / "out")]):
+        shown = run("reconcile", *compared, *out).stdout.splitlines()
+        assert ["lost", "1"] in [line.split() for line in shown]
     found = spark.read.parquet(str(tmp_path / "out")).collect()
     assert {row.message_id: row.status for row in found} == {
         one: "delivered", derived_id("j", 2): "lost", derived_id("j", 3): "pending",
