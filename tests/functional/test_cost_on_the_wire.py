@@ -128,8 +128,7 @@ def test_parked(dynamodb: str, monkeypatch: pytest.MonkeyPatch, code: str, seed:
 
 
 @pytest.mark.parametrize(
-    "code",
-    ["stored-in-s3", pytest.param("parked-in-s3-by-functions", marks=pytest.mark.nightly)],
+    "code", ["stored-in-s3", pytest.param("parked-in-s3-by-functions", marks=pytest.mark.nightly)]
 )
 def test_a_day_with_so_many_that_it_is_split(code: str) -> None:
     """20,000, five hundred together: they are read and written anew twice, slot by slot."""

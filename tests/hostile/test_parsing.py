@@ -21,8 +21,7 @@ from tests.services.endpoints import create_endpoint
 from tests.services.lambda_function import Context
 
 often = settings(
-    max_examples=60 * settings().max_examples // 100,
-    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=60 * settings().max_examples // 100, suppress_health_check=[HealthCheck.too_slow]
 )
 
 
