@@ -32,29 +32,21 @@ from sqsdelay.relaying.relay import Held, Move, Relay, always_held, in_tens
 logger = logging.getLogger(__name__)
 
 VERSION: Final = 1
-
 GROUP_BYTES: Final = 64 * 1024
 """Of a group's body: SQS bills each 64 KiB of a message as one request (SQS pricing)."""
-
 AT_ONCE: Final = 500
 """Copies of a round, where no store wants more at once: so that sends and deletes go in full tens."""
-
 RECEIVING_SECONDS: Final = 60
 """Longest that a round receives: most of the time that its groups are hidden is left to settle them."""
-
 SENDING_SECONDS: Final = limits.DELAY_QUEUE_VISIBILITY_SECONDS - 20
 """From its first receive, a round sends for no longer. One more call may take 18 s (`CALL_ATTEMPTS`), and
 then others are given the same groups."""
-
 MAX_BYTES: Final = 64 * 2**20
 """Of groups that are parked in one call: the copies in them take several times as much memory."""
-
 BEATS: Final = 3
 """Extensions that may be tried before the visibility timeout ends."""
-
 GATHERED_SECONDS: Final = 10.0
 """How long a copy may wait for others in memory. What is parked is due hours later."""
-
 MAX_GATHERED: Final = 5_000
 """Copies of one worker: SQS lets 120,000 be in flight."""
 
@@ -356,9 +348,9 @@ class Intake:
                 # Those that failed are deleted by now, or are received elsewhere when their time is up.
                 batch.hidden_until = now + seconds
             else:
+                why = one_line(hidden[0].error if hidden[0] else "")
                 logger.warning(
-                    "copies in hand come back to other consumers, their visibility is not extended: %s",
-                    one_line(hidden[0].error if hidden[0] else ""),
+                    "copies in hand are hidden no longer and come back elsewhere: %s", why
                 )
 
     def _hide(self, batch: InHand, seconds: int) -> Sequence[Failure | None]:

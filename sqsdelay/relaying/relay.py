@@ -20,7 +20,6 @@ from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.core.rejection import rejected
 from sqsdelay.core.stored_message import Amendment, StoredMessage, parked
-from sqsdelay.errors import SqsDelayError
 from sqsdelay.ledger.events import Source, record_safely
 from sqsdelay.parking.parking import Stores, Unread
 from sqsdelay.ports.queues import DeliverySpan, Failure, Queues, send_fitting
@@ -121,7 +120,7 @@ class Relay:
             return isinstance(message, DelayedMessage) and isinstance(
                 self._next(message, self._broker_now(copy)), Park
             )
-        except SqsDelayError:
+        except errors.SqsDelayError:
             return False
 
     def _read(self, copy: ReceivedMessage) -> DelayedMessage | Reject:
@@ -215,7 +214,7 @@ class Relay:
             due_ms = stored.due_ms
             if isinstance(answer, errors.MessageConflict):
                 yield self._reject(copy, f"conflict: {answer}")
-            elif not isinstance(answer, SqsDelayError):
+            elif not isinstance(answer, errors.SqsDelayError):
                 yield Outcome(copy, Status.PARKED if answer else Status.CANCELLED, due_ms)
             elif self._of_groups or isinstance(answer, Unread):
                 # A group's copy waits in the parking queue as well as in the delay queue, and for less.
@@ -231,7 +230,7 @@ class Relay:
     ) -> _T | Outcome:
         try:
             return decide(copy, *about)
-        except SqsDelayError as error:
+        except errors.SqsDelayError as error:
             return self._failed(copy, str(error))
 
     def _failed(self, copy: ReceivedMessage, error: str, due_ms: int | None = None) -> Outcome:
@@ -298,7 +297,7 @@ class Relay:
             url = self._queues.url(target)
             sent = send_fitting(self._queues, url, [move.entry for move in batch], smaller)
             outcomes = [outcome if isinstance(outcome, Failure) else None for outcome in sent]
-        except SqsDelayError as error:
+        except errors.SqsDelayError as error:
             outcomes = [Failure(type(error).__name__, error, transient=True)] * len(batch)
         for delivery, failure in zip(deliveries, outcomes, strict=False):
             delivery.end(None if failure is None else str(failure.error))
@@ -311,7 +310,7 @@ class Relay:
             return
         try:
             now_ms = self._broker_now(outcome.copy)
-        except SqsDelayError:
+        except errors.SqsDelayError:
             return  # Late by what the sends before it took, and not early.
         # Never longer than it was: a clock known less well by now must not exceed what SQS takes.
         timer = min(outcome.delay_seconds, seconds_until(outcome.due_ms, now_ms))

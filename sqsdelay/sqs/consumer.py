@@ -15,22 +15,15 @@ from sqsdelay.core import limits
 from sqsdelay.core.delay import Clock, SystemClock, check_range
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.readable import one_line
-from sqsdelay.errors import InvalidSetting
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Stores, check, parking_settings
 from sqsdelay.relaying.gathering import Intake, Parker
 from sqsdelay.relaying.outcomes import DEFAULT_MAX_RECEIVES, Outcome, RelaySettings
 from sqsdelay.relaying.relay import DueRelay, Relay
+from sqsdelay.sqs import receivers as loops
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.curl import request_by_curl
 from sqsdelay.sqs.endpoints import checked_relay, refuse, size_problems, waiting_problems
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.sqs.receivers import (
-    MOST_RECEIVERS,
-    Receivers,
-    SharedBatches,
-    in_thread,
-    retrying_until,
-)
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -40,8 +33,6 @@ if TYPE_CHECKING:
     from sqsdelay.ports.stores import ParkingPlace
 
 logger = logging.getLogger(__name__)
-
-_START_LOOK_SECONDS: Final = 0.02
 
 _HELPERS: Final = 7
 """Threads that help to empty a parking queue with more than one round in it."""
@@ -105,7 +96,7 @@ class DelayConsumer:
         self.endpoint = Endpoint.parse(endpoint)
         self._clock = clock or SystemClock()
         self._longest_wait = wait_seconds if client is None else limits.MAX_RECEIVE_WAIT_SECONDS
-        self._most = receivers or MOST_RECEIVERS
+        self._most = receivers or loops.MOST_RECEIVERS
         if client is not None:
             connections = getattr(client.meta.config, "max_pool_connections", self._most)
             self._most = min(self._most, connections)
@@ -123,7 +114,7 @@ class DelayConsumer:
             tracing=tracing,
         )
         self._on_outcomes = on_outcomes
-        self._serving: list[Receivers] = []
+        self._serving: list[loops.Receivers] = []
         self._parker: Parker | None = None
 
     def start(self) -> None:
@@ -152,7 +143,7 @@ class DelayConsumer:
             refuse(waiting_problems(due.source.name, queues.attributes(queues.url(due.source))))
             relays.append(due)
         self._serving = [
-            Receivers(
+            loops.Receivers(
                 intake=Intake(queues, relay, self._clock, seconds=self._visibility_seconds),
                 wait_seconds=self._wait_seconds,
                 number=self._receivers,
@@ -181,7 +172,7 @@ class DelayConsumer:
         """
         longest = self._wait_seconds if wait_seconds is None else wait_seconds
         if longest > self._longest_wait:
-            raise InvalidSetting(
+            raise errors.InvalidSetting(
                 f"poll(wait_seconds={longest}) is longer than the wait_seconds={self._longest_wait} of "
                 "this consumer; give DelayConsumer the longer one"
             )
@@ -209,10 +200,12 @@ class DelayConsumer:
 
         def send_for_help() -> None:
             missing = _HELPERS - len(helpers)  # A round that begins anew has them already.
-            helpers.extend(in_thread(retrying_until(stop), park) for _ in range(missing))
+            helpers.extend(
+                loops.in_thread(loops.retrying_until(stop), park) for _ in range(missing)
+            )
 
-        while not stop.is_set():
-            retrying_until(stop)(park, send_for_help)
+        while self._parker is not None and not stop.is_set():
+            loops.retrying_until(stop)(park, send_for_help)
             wait(helpers)
             helpers.clear()
             stop.wait(limits.GATHERING_SECONDS)
@@ -233,28 +226,29 @@ class DelayConsumer:
             ConfigurationError, QueueMissing, StoreMissing: from `start`, before any receive.
         """
         if self._receivers != 1:
-            self._shared = SharedBatches(self._queues, lanes=self._most)
-        starting = in_thread(retrying_until(stop, only=errors.QueueUnavailable), self.start)
+            self._shared = loops.SharedBatches(self._queues, lanes=self._most)
+        patiently = loops.retrying_until(stop, only=errors.QueueUnavailable)
+        starting = loops.in_thread(patiently, self.start)
         while not starting.done():
-            if stop.wait(_START_LOOK_SECONDS):
+            if stop.wait(loops.STOP_LOOK_SECONDS):
                 # Its calls end by themselves; a process need not wait for them.
                 return
         starting.result()
-        parking = [in_thread(self._park_until_stopped, stop)] if self._parker is not None else []
-        for ended in as_completed([in_thread(each.run, stop) for each in self._serving]):
+        parking = loops.in_thread(self._park_until_stopped, stop)
+        for ended in as_completed([loops.in_thread(each.run, stop) for each in self._serving]):
             ended.result()
-        wait(parking, timeout=limits.STOP_SECONDS)
+        wait([parking], timeout=limits.STOP_SECONDS)
 
 
 def _queues(
     client: SQSClient | None, receivers: int, wait_seconds: int, clock: Clock, http: str
 ) -> SqsQueues:
     if http not in ("botocore", "curl"):
-        raise InvalidSetting("use 'botocore' or 'curl'", http=http)
+        raise errors.InvalidSetting("use 'botocore' or 'curl'", http=http)
     if client is not None:
         if http == "curl":
             remedy = "http='curl' is for a client that sqsdelay makes; leave client out"
-            raise InvalidSetting(remedy)
+            raise errors.InvalidSetting(remedy)
         return SqsQueues(client, clock=clock)
     # What they pass on botocore has parsed, or core/ has made: it need not be checked once more.
     ours = partial(default_client, connections=2 * receivers, parameter_validation=False)

@@ -13,7 +13,6 @@ from typing import Any, Final
 import tenacity
 
 from sqsdelay.core.coalescing import SharedCalls
-from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.limits import DELAY_QUEUE_SUFFIX, FIFO_SUFFIX, MAX_BATCH_ENTRIES, STOP_SECONDS
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.readable import one_line
@@ -23,9 +22,10 @@ from sqsdelay.relaying.gathering import Intake
 from sqsdelay.relaying.outcomes import Outcome
 from sqsdelay.relaying.relay import DueRelay
 
+logger = logging.getLogger(__name__)
+
 LEAST_RECEIVERS: Final = 2
 """What an idle queue has: each costs a long poll every 20 s."""
-
 MOST_RECEIVERS: Final = 32
 """At 20 ms an answer they relay some 5,000 messages a second: more than one processor can."""
 
@@ -34,12 +34,22 @@ STEP_SECONDS: Final = 0.1
 
 BUSY: Final = 0.85
 """Of one processor, which is what Python's threads share: more receivers would only wait for it."""
-
 OVERLOADED: Final = 0.97
 """Threads that wait for the processor cost some of it: fewer do the same."""
 
 PLENTY: Final = MAX_BATCH_ENTRIES // 2
 """Copies of a receive that say that there are more."""
+
+LINGER_MS: Final = 5.0
+"""What a batch that is not full waits for others: less than a call takes."""
+
+MAX_PAUSE_SECONDS: Final = 30
+STOP_LOOK_SECONDS: Final = 0.02
+_LAST_POLL_SECONDS: Final = 1.0
+"""What SQS has to hand out it hands out at once: a poll that takes longer will bring nothing."""
+_EXTRA_WAIT_SECONDS: Final = 1
+"""The long poll of a receiver above the least. A short poll asks some of SQS's servers only, and may come
+back empty from a queue that is not. Source: sqs-short-and-long-polling.html."""
 
 
 class Concurrency:
@@ -72,10 +82,6 @@ class Concurrency:
                 self.wanted = min(self._most, 2 * self.wanted)
             elif share > OVERLOADED:
                 self.wanted = max(self._least, self.wanted * 3 // 4)
-
-
-LINGER_MS: Final = 5.0
-"""What a batch that is not full waits for others: less than a call takes."""
 
 
 class SharedBatches:
@@ -116,17 +122,6 @@ class SharedBatches:
         return self._deletes.call(queue_url, copies, sizes=sizes, most=MAX_BATCH_ENTRIES)
 
 
-logger = logging.getLogger(__name__)
-
-MAX_PAUSE_SECONDS: Final = 30
-_STOP_LOOK_SECONDS: Final = 0.05
-_LAST_POLL_SECONDS: Final = 1.0
-"""What SQS has to hand out it hands out at once: a poll that takes longer will bring nothing."""
-_EXTRA_WAIT_SECONDS: Final = 1
-"""The long poll of a receiver above the least. A short poll asks some of SQS's servers only, and may come
-back empty from a queue that is not. Source: sqs-short-and-long-polling.html."""
-
-
 @dataclass(eq=False, kw_only=True)
 class Receivers:
     """Receives from a queue, has what came settled, and keeps it hidden meanwhile.
@@ -150,9 +145,8 @@ class Receivers:
         self._lock = threading.RLock()
         self._receivers: list[Future[None]] = []
         most = LEAST_RECEIVERS if isinstance(self.intake.relay, DueRelay) else self.most
-        self.concurrency = Concurrency(
-            least=self.number or LEAST_RECEIVERS, most=self.number or most
-        )
+        number = self.number
+        self.concurrency = Concurrency(least=number or LEAST_RECEIVERS, most=number or most)
 
     def run(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set; then finish what is in hand as far as calls are answered."""
@@ -177,14 +171,12 @@ class Receivers:
     def _receive(self, extra: bool) -> None:
         """A receiver's work until the stop. One above the least ends when it is not needed, or in trouble:
         the others wait until that is over. Whatever goes wrong with a batch, its copies come back."""
-        waiting = retrying_until(self._stop)
+        waiting, short = retrying_until(self._stop), min(_EXTRA_WAIT_SECONDS, self.wait_seconds)
         try:
             while not self._stop.is_set():
                 if not extra:
                     waiting(self._poll, self.wait_seconds)
-                elif not self._poll(min(_EXTRA_WAIT_SECONDS, self.wait_seconds)) or (
-                    len(self._running()) > self.concurrency.wanted
-                ):
+                elif not self._poll(short) or len(self._running()) > self.concurrency.wanted:
                     break
             if self._stop.is_set():
                 self.told(self.intake.park())
@@ -213,16 +205,15 @@ class Receivers:
 
     def _finish(self) -> None:
         """Wait for the batches in hand as long as their calls are answered, for long polls a moment."""
-        local = SystemClock()
-        stopped_at = local.monotonic()
+        stopped_at = time.monotonic()
         while running := self._running():
             touched = self.intake.last_touched()
-            if touched is None and local.monotonic() - stopped_at > _LAST_POLL_SECONDS:
+            if touched is None and time.monotonic() - stopped_at > _LAST_POLL_SECONDS:
                 return
             if touched is not None and self.intake.clock.monotonic() - touched > STOP_SECONDS:
                 logger.warning("stopped while SQS does not answer; copies in hand come back")
                 return
-            wait(running, timeout=_STOP_LOOK_SECONDS)
+            wait(running, timeout=STOP_LOOK_SECONDS)
 
 
 def in_thread(work: Callable[..., Any], *arguments: Any) -> Future[Any]:

@@ -88,8 +88,10 @@ def raised() -> Iterator[tuple[Path, ast.Call]]:
     for room in ROOMS:
         for path in (root / room).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
-                call = node.exc if isinstance(node, ast.Raise) else None
-                if isinstance(call, ast.Call) and hasattr(errors, ast.unparse(call.func)):
+                call = node.exc if isinstance(node, ast.Raise) else node
+                name = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+                raises = isinstance(node, ast.Raise) and hasattr(errors, name.rpartition(".")[2])
+                if isinstance(call, ast.Call) and (raises or name == "check_range"):
                     yield path, call
 
 

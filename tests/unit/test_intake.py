@@ -130,9 +130,7 @@ def test_what_cannot_be_hidden_any_longer_is_in_the_log(
     site.clock.advance(10)
     site.queues.hides_fail = True
     site.intake.extend()
-    assert caplog.messages == [
-        "copies in hand come back to other consumers, their visibility is not extended: away"
-    ]
+    assert caplog.messages == ["copies in hand are hidden no longer and come back elsewhere: away"]
     site.clock.advance(20)
     assert not site.intake.held(batch)
 

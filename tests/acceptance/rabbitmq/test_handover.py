@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import unquote
 
 import pytest
 
@@ -36,7 +37,7 @@ def stuck(broker: Broker) -> None:
 
 
 def wait_handed_over(broker: Broker) -> None:
-    management = Management(broker.management_url, broker.virtual_host.replace("%20", " "))
+    management = Management(broker.management_url, unquote(broker.virtual_host))
 
     def all_held() -> bool:
         held = management.held().get(HAND_OVER)
