@@ -178,7 +178,7 @@ def test_objects_are_full_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of all slots in any order, more than are kept in memory: objects of one slot each."""
     monkeypatch.setattr(staging, "GATHERED_BYTES", 200_000)
     monkeypatch.setattr(staging, "KEPT_BYTES", 400_000)
-    monkeypatch.setattr(staging.layout, "MAX_OBJECT_MESSAGES", 500)
+    monkeypatch.setattr("sqsdelay.stores.s3.layout.MAX_OBJECT_MESSAGES", 500)
     driver = Driver("orders")
     rows = [
         (json.dumps({"n": n}), DAY // 2 + (n * 7_919_777) % (300 * DAY), f"m{n}", None, None)
