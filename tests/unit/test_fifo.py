@@ -413,7 +413,7 @@ def test_the_largest_message_is_what_the_due_queue_takes(queues: InMemoryQueues)
     there = {MESSAGE_ID: string(message_id), DUE_AT: string("1" * 13), **ids}
     room = MAX_MESSAGE_BYTES - size_of("", there)
 
-    def send(size: int) -> Route:
+    def send(size: int) -> Route | None:
         return QueueSender(queues).send(
             FIFO, "x" * size, delay=5000, message_id=message_id, message_group_id="g",
             message_deduplication_id="d",
