@@ -14,7 +14,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Route
 from sqsdelay.errors import InvalidSetting, NotAllSent
 from sqsdelay.spark.locations import file_name, opened
 from sqsdelay.spark.sink.options import Columns, Options
@@ -53,7 +52,7 @@ class Sink:
         need not reach the store: there the tasks find out. Raises ConfigurationError, QueueMissing,
         QueueUnavailable, InvalidEndpoint."""
         from sqsdelay.spark.sink.receipts import Receipts
-        from sqsdelay.spark.sink.stored_job import Job, wheel_of
+        from sqsdelay.spark.sink.stored_job import Job, bucket_of, wheel_of
         from sqsdelay.spark.sink.worker import check_store, sender_client
 
         options = self.options
@@ -62,12 +61,15 @@ class Sink:
         if options.summary is not None:
             opened(options.summary, "summary")
         run = run_of(options, planned_ms(options, sender_client(options)))
-        asked = options.store is not None and not (options.plan or on_client)
-        if asked and options.endpoint is not None:
-            url, name = str(options.store), Endpoint.parse(options.endpoint).name
+        if options.store is not None and not (options.plan or on_client):
+            url = options.store
+            name = None if options.endpoint is None else Endpoint.parse(options.endpoint).name
             if options.stages:
-                insist(lambda: Job(wheel_of(url, name), run).check(), options.retry_seconds)
-            else:
+                bucket = bucket_of(url)
+                insist(Job(url, run, bucket).record, options.retry_seconds)
+                if name is not None:
+                    insist(lambda: wheel_of(url, name, bucket), options.retry_seconds)
+            elif name is not None:
                 check_store(options, name)
         if options.receipts is None:
             return run
@@ -118,9 +120,7 @@ class Sink:
         if staged := [report.staged for report in done if report.staged]:
             from sqsdelay.spark.sink.stored_job import published
 
-            if already := published(staged, options):
-                counts.routes[str(Route.STORE)] -= already
-                counts.already_sent += already
+            published(staged, options)
         if receipts := self._staged_receipts():
             noted = [report.attempt for report in done if report.receipts]
             receipts.publish(noted, options.parts)

@@ -105,6 +105,21 @@ class SentBefore:
 NOTHING_SENT: Final = SentBefore()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Before:
+    """What earlier runs of a job have ``sent``, by their receipts, and ``stored``, by the job's record in an
+    S3 store; and a digest of the runs that were ``known`` there."""
+
+    sent: SentBefore = NOTHING_SENT
+    stored: SentBefore = NOTHING_SENT
+    known: str = ""
+
+    def content(self, message_id: int) -> int | None:
+        """The content that came under this id; None if none did."""
+        stored = self.stored.content(message_id)
+        return self.sent.content(message_id) if stored is None else stored
+
+
 def _numbers(column: pa.Int64Array) -> array[int]:
     found = array("q")
     found.frombytes(memoryview(column.buffers()[1] or b"")[: 8 * len(column)])

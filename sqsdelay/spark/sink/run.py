@@ -189,14 +189,11 @@ def run_of(options: Options, began_ms: int) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What one attempt on a task has staged: how many messages, the sum of their marks, their latest due
-    time, a digest of the earlier batches it knew of, the first endpoint they are for, and whether the store
-    tells of ``others`` (`stored_job.Job.leave`)."""
+    """What one attempt on a task has staged: its latest due time, a digest of the earlier batches it knew of,
+    the first endpoint it is for, and whether the store tells of ``others`` (`stored_job.Job.leave`)."""
 
     run: Run
     attempt: str
-    messages: int
-    total: int
     last_ms: int
     known: str
     endpoint: str
