@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import tracemalloc
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -19,7 +22,8 @@ from sqsdelay.spark.sink import stored_job
 from sqsdelay.spark.sink.job import Sink
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.run import JOB_SECONDS, Attempt, TaskReport
-from sqsdelay.stores.s3.layout import parse
+from sqsdelay.stores.s3.layout import new_batch, parse
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.staging_driver import DAY, Driver, table
 
 
@@ -104,6 +108,33 @@ def test_two_runs_at_once_with_one_name(driver: Driver) -> None:
     assert released(driver) == ["1", "2", "3"]
 
 
+def test_two_dozen_runs_at_once_with_one_name(driver: Driver) -> None:
+    """Of those that commit together one counts, and the others are told; run again, each stores its own."""
+    ids = [f"m{n}" for n in range(24)]
+    tasks, told = [], list[str]()
+    for each in ids:
+        driver.begin("j")
+        tasks.append(driver.task(rows("all", each)))
+    together = threading.Barrier(len(tasks))
+
+    def publish(task: Any) -> None:
+        options = Options(store="s3://parked", retry_seconds=0)
+        together.wait(PATIENCE_SECONDS)
+        with suppress(StoreUnavailable):
+            stored_job.published([task.staged], options)
+            told.append(task)
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(tasks)) as pool:
+        patch.setattr(stored_job, "bucket_of", driver.bucket)
+        list(pool.map(publish, tasks))
+    assert len(told) == 1
+    assert len(pending(driver)) == 2
+    for each in ids:
+        driver.begin("j")
+        driver.publish(driver.task(rows("all", each)))
+    assert pending(driver) == sorted([*ids, "all"])
+
+
 def test_a_job_that_took_too_long_is_told(driver: Driver) -> None:
     """What others have given up and deleted cannot be committed."""
     task = driver.task(rows("1"))
@@ -185,6 +216,22 @@ def test_a_job_is_forgotten_when_nothing_of_it_waits(driver: Driver, job: str | 
     assert swept(driver, "orders", "bills") == []
 
 
+def test_a_sweep_goes_on_while_there_is_time(driver: Driver) -> None:
+    """However much many large jobs, and many small batches, have left: all that is old goes, in one sweep."""
+    for n in range(30):
+        driver.begin(f"j{n}")
+        job = driver.job()
+        for part in range(100):
+            job.mark(f"{part}x1", array("q"), array("q"))
+    last_ms = driver.clock.now_ms() + 1000
+    for _ in range(3_000):
+        driver.s3.objects[f"orders/decided/{new_batch(last_ms, last_ms - 1000)}"] = b"{}"
+    driver.clock.advance(2 * DAY)
+    with driver.store().claim(1, due_by_ms=driver.clock.now_ms()):
+        pass
+    assert list(driver.s3.objects) == []
+
+
 @pytest.mark.parametrize("step", range(3))
 def test_a_driver_that_stood_still_for_days_publishes_nothing(driver: Driver, step: int) -> None:
     """At any step of its commit: what it has staged was given up, deleted, and that is forgotten by now."""
@@ -239,7 +286,7 @@ def test_what_cannot_be_read_counts_when_it_is_restored(driver: Driver) -> None:
 def test_a_job_of_another_version_is_refused(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one line, before a task begins, though rows name their endpoints: what its marks mean is not known."""
+    """In one line, before a task begins, though rows name their endpoints: its marks are not known."""
     driver.publish(driver.task(rows("1")))
     (record,) = [key for key in driver.s3.objects if key.endswith("record.json")]
     found = driver.s3.objects[record]
