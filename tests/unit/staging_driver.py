@@ -20,7 +20,6 @@ from sqsdelay.spark.sink.task import Task
 from sqsdelay.spark.sink.worker import sent_before
 from sqsdelay.stores import S3Store
 from sqsdelay.stores.s3.bucket import ObjectBucket
-from sqsdelay.stores.s3.layout import Hierarchy
 from sqsdelay.stores.s3.wheel import Wheel
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.services.in_memory_s3 import InMemoryS3
@@ -49,8 +48,8 @@ class Driver:
         client: Any = self.s3
         return ObjectBucket("parked", client, self.clock)
 
-    def wheel(self, _: str, endpoint: str) -> Wheel:
-        return Wheel(self.bucket(), endpoint, prefix="", hierarchy=Hierarchy())
+    def wheel(self, endpoint: str) -> Wheel:
+        return self.job().wheel(endpoint)
 
     def job(self) -> Job:
         return Job("s3://parked", self.run, self.bucket())
@@ -68,7 +67,7 @@ class Driver:
         job, this = self.job(), Attempt(self.run.stamp, part, 0, attempt)
         staged = None if receipts is None else receipts.staging(ATTEMPT)
         before = sent_before(receipts, job, options, this)
-        more = f"{part}x{attempt}", self.wheel, staged, None, before
+        more = f"{part}x{attempt}", staged, None, before
         return Bulk(rows, job, self.queues, *more)
 
     def task(

@@ -216,7 +216,7 @@ def test_an_object_that_s3_did_not_take_fails_the_task_at_its_end(
     monkeypatch.setattr(staging, "_IN_FLIGHT", 1)
     driver, fails = Driver("orders"), iter([_refused])
     driver.s3 = driver.around(lambda name, do: next(fails, do)() if name == "PutObject" else do())
-    objects, wheel = driver.bulk().objects, driver.wheel("", "orders")
+    objects, wheel = driver.bulk().objects, driver.wheel("orders")
     for n in range(1, 7):
         dues, lines = [driver.clock.now_ms() + n * DAY * 1000], pa.array([b""], pa.large_binary())
         with suppress(StoreUnavailable):

@@ -42,7 +42,7 @@ def pending(driver: Driver) -> list[str]:
 
 
 def ran(driver: Driver, batches: list[pa.RecordBatch], job: str | None = "j") -> None:
-    """Once, and it stores something."""
+    """Begin to end, once."""
     driver.begin(job)
     driver.publish(driver.task(batches))
 
@@ -130,8 +130,7 @@ def test_two_dozen_runs_at_once_with_one_name(driver: Driver) -> None:
     assert len(told) == 1
     assert len(pending(driver)) == 2
     for each in ids:
-        driver.begin("j")
-        driver.publish(driver.task(rows("all", each)))
+        ran(driver, rows("all", each))
     assert pending(driver) == sorted([*ids, "all"])
 
 
@@ -180,7 +179,7 @@ def test_what_a_failed_job_has_staged_goes(driver: Driver) -> None:
 def test_what_does_not_count_hides_nothing_behind_it(driver: Driver) -> None:
     """An attempt's leftovers in the first slot, a year of committed messages behind it: a dispatcher that
     sweeps finds only the former, and forgets no decision."""
-    wheel, task = driver.wheel("", "orders"), driver.task(rows("1"))
+    wheel, task = driver.wheel("orders"), driver.task(rows("1"))
     (key,) = staged(driver)
     name, _ = parse(key.removeprefix("orders/v1/")) or pytest.fail("no name")
     tomorrow_ms = driver.clock.now_ms() + DAY * 1000
@@ -446,6 +445,5 @@ def test_killed_at_any_step_of_a_commit(
     assert both(driver) in ([], SIX)
     driver.clock.advance(2 * DAY)
     assert both(driver) in ([], SIX)
-    driver.begin("j")
-    driver.publish(driver.task(batches))
+    ran(driver, batches)
     assert both(driver) == SIX

@@ -52,7 +52,7 @@ class Sink:
         need not reach the store: there the tasks find out. Raises ConfigurationError, QueueMissing,
         QueueUnavailable, InvalidEndpoint."""
         from sqsdelay.spark.sink.receipts import Receipts
-        from sqsdelay.spark.sink.stored_job import Job, bucket_of, wheel_of
+        from sqsdelay.spark.sink.stored_job import Job, bucket_of
         from sqsdelay.spark.sink.worker import check_store, sender_client
 
         options = self.options
@@ -65,10 +65,10 @@ class Sink:
             url = options.store
             name = None if options.endpoint is None else Endpoint.parse(options.endpoint).name
             if options.stages:
-                bucket = bucket_of(url)
-                insist(Job(url, run, bucket).record, options.retry_seconds)
+                job = Job(url, run, bucket_of(url))
+                insist(job.record, options.retry_seconds)
                 if name is not None:
-                    insist(lambda: wheel_of(url, name, bucket), options.retry_seconds)
+                    insist(lambda: job.wheel(name), options.retry_seconds)
             elif name is not None:
                 check_store(options, name)
         if options.receipts is None:

@@ -114,10 +114,12 @@ class Before:
     stored: SentBefore = NOTHING_SENT
     known: str = ""
 
-    def content(self, message_id: int) -> int | None:
-        """The content that came under this id; None if none did."""
-        stored = self.stored.content(message_id)
-        return self.sent.content(message_id) if stored is None else stored
+    def contents(self, ids: Sequence[int]) -> list[int | None]:
+        """The contents that came under these ids; None where none did."""
+        if not (self.sent.ids or self.stored.ids):
+            return [None] * len(ids)
+        found = ((self.stored.content(each), self.sent.content(each)) for each in ids)
+        return [sent if stored is None else stored for stored, sent in found]
 
 
 def _numbers(column: pa.Int64Array) -> array[int]:
@@ -284,23 +286,19 @@ class ReceiptsWriter:
         """Note a message that was taken."""
         self._rows.append((message_id, endpoint, route, due_at, *mark))
 
-    def flush(self) -> None:
-        """Write what was noted, if a second has passed since the last time."""
-        if self._rows and self._monotonic() - self._flushed_at >= _FLUSH_SECONDS:
-            self._write_piece()
-            self._flushed_at = self._monotonic()
-
-    def _write_piece(self) -> None:
-        piece = f"{self._path.removesuffix('.parquet')}-{len(self._pieces):05d}.parquet"
-        self._write(self._noted(), piece)
-        self._pieces.append(piece)
-        self._rows = []
+    def flush(self, *, after_seconds: float = _FLUSH_SECONDS) -> None:
+        """Write what was noted, if so many seconds have passed since the last time."""
+        if self._rows and self._monotonic() - self._flushed_at >= after_seconds:
+            piece = f"{self._path.removesuffix('.parquet')}-{len(self._pieces):05d}.parquet"
+            self._write(self._noted(), piece)
+            self._pieces.append(piece)
+            self._rows, self._flushed_at = [], self._monotonic()
 
     def close(self) -> None:
         """Write the rest, and make one file of all."""
-        if self._rows and self._pieces:
+        if self._pieces:
             # Before others are read: what was sent counts, even if that fails.
-            self._write_piece()
+            self.flush(after_seconds=0)
         tables = [pq.read_table(piece, filesystem=self._system) for piece in self._pieces]
         if self._rows:
             tables = [self._noted()]

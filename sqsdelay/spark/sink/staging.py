@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -177,7 +177,6 @@ class Bulk:
     job: Job
     queues: Queues
     attempt: str
-    open_wheel: Callable[[str, str], Wheel]
     receipts: ReceiptsWriter | None = None
     ledger: Ledger | None = None
     before: Before = field(default_factory=Before)
@@ -187,7 +186,8 @@ class Bulk:
         # A replay compares each row with the receipts.
         self._quick = self.ledger is None and options.replay is None
         self._limits = SizeLimits(self.queues)
-        self.place = cache(self._opened)
+        # An endpoint has one for the whole task: gathered is what has the same wheel.
+        self.place = cache(lambda name: Place(self.job.wheel(name), self.objects))
         self.objects = Objects(self.job.run, self.attempt, options.retry_seconds)
         self._ids, self._contents = array("q"), array("q")
         self._plain_endpoint = cache(self._looked_at)
@@ -232,7 +232,7 @@ class Bulk:
         limit = self._limits.of(endpoint.queue, size=pc.max(plain.sizes).as_py())
         plain = plain.where(pc.less_equal(plain.sizes, limit))
         ids, contents = plain.marks(self.rows.since_ms)
-        sent = list(map(self.before.content, ids))
+        sent = self.before.contents(ids)
         # What repeats an id, or is another than was sent, is looked at one by one.
         done = [
             n
@@ -277,10 +277,6 @@ class Bulk:
     def noted(self) -> bool:
         """Whether it has left receipts."""
         return self.receipts is not None and self.receipts.wrote
-
-    def _opened(self, name: str) -> Place:
-        """Where the rows of an endpoint are staged. Raises StoreMissing, StoreUnavailable, SchemaMismatch."""
-        return Place(self.open_wheel(str(self.rows.options.store), name), self.objects)
 
     def _looked_at(self, name: str) -> Endpoint | None:
         """The endpoint, if it is one whose rows can be staged without a closer look at each."""

@@ -139,7 +139,7 @@ class Task:
                 "due time, endpoint or attributes differ; replay the table as it was"
             )
         before = self._seen.note(mark.message_id, mark.content)
-        sent = self.before.content(mark.message_id)
+        (sent,) = self.before.contents([mark.message_id])
         if before is not None:
             self.counts.repeated += 1
         elif sent == mark.content:

@@ -34,14 +34,13 @@ from sqsdelay.spark.sink.receipts import NOTHING_SENT, Before, Receipts
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Attempt, Run
 from sqsdelay.spark.sink.staging import Bulk
-from sqsdelay.spark.sink.stored_job import Job, bucket_of, wheel_of
+from sqsdelay.spark.sink.stored_job import Job, bucket_of
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.curl import request_by_curl
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.sqs.sender import DelaySender
 from sqsdelay.stores import open_store
-from sqsdelay.stores.s3.wheel import Wheel
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -247,7 +246,7 @@ def task_of(rows: Rows, attempt: Attempt, run: Run) -> Task:
     sender = _sender(kept)
     _spare_the_collector()
     receipts = None if options.receipts is None else Receipts.of(options)
-    job = Job(str(options.store), run, _bucket(str(options.store))) if options.stages else None
+    job = _job(str(options.store), run) if options.stages else None
     before = sent_before(receipts, job, options, attempt)
     task = Task(rows=rows, sender=sender, before=before)
     slices, staged = list[int](), None
@@ -270,7 +269,7 @@ def task_of(rows: Rows, attempt: Attempt, run: Run) -> Task:
     if job is not None:
         name = f"{attempt.partition}x{attempt.task_id}"
         more = staged, _ledger(options), before
-        task.bulk = Bulk(rows, job, SqsQueues(_client(kept)), name, _wheel, *more)
+        task.bulk = Bulk(rows, job, SqsQueues(_client(kept)), name, *more)
         task.check_store = task.bulk.place
     elif options.store is not None and not options.plan:
         task.check_store = partial(check_store, kept)
@@ -280,9 +279,9 @@ def task_of(rows: Rows, attempt: Attempt, run: Run) -> Task:
 _bucket = lru_cache(maxsize=1)(bucket_of)
 
 
-@lru_cache(maxsize=64)
-def _wheel(url: str, endpoint: str) -> Wheel:
-    return wheel_of(url, endpoint, _bucket(url))
+@lru_cache(maxsize=1)
+def _job(url: str, run: Run) -> Job:
+    return Job(url, run, _bucket(url))
 
 
 @lru_cache(maxsize=1)
