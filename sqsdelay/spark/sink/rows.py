@@ -149,7 +149,6 @@ _CLOCKS_APART_SECONDS: Final = 86_400
 # In RE2's spelling what `sqsdelay.core.limits` has in Python's.
 _ID: Final = r"^[!-~]{1,128}$"
 _FORBIDDEN: Final = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x{fffe}\x{ffff}]"
-_FORBIDDEN_BYTES: Final = bytes({*range(32)} - {*b"\t\n\r"})
 _NAME: Final = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
 _NOT_THEIRS: Final = r"^((?i)aws\.|(?i)amazon\.|sqsdelay\.)"
 _PLAIN_VALUE: Final = r"^[ -~]+$"
@@ -198,16 +197,10 @@ class Plain:
 def _dues(rows: Rows, batch: pa.RecordBatch) -> pa.Int64Array:
     """When rows are due, epoch milliseconds; NULL where that takes a closer look."""
     if rows.delays:
-        most = rows.options.max_delay_seconds
-        delays = batch.column("delay_seconds")
-        if pa.types.is_floating(delays.type):
-            delays = delays.cast(pa.float64())
-            fits = pc.and_(pc.greater_equal(delays, 0.0), pc.less_equal(delays, float(most)))
-            ms = pc.ceil(pc.multiply(pc.if_else(fits, delays, None), 1000.0)).cast(pa.int64())
-        else:
-            delays = delays.cast(pa.int64())
-            fits = pc.and_(pc.greater_equal(delays, 0), pc.less_equal(delays, most))
-            ms = pc.multiply(pc.if_else(fits, delays, None), 1000)
+        most = float(rows.options.max_delay_seconds)
+        delays = batch.column("delay_seconds").cast(pa.float64(), safe=False)
+        fits = pc.and_(pc.greater_equal(delays, 0.0), pc.less_equal(delays, most))
+        ms = pc.ceil(pc.multiply(pc.if_else(fits, delays, None), 1000.0)).cast(pa.int64())
         return pc.add(ms, rows.delay_start_ms)
     micros = batch.column("due_at").cast(pa.int64())
     later = pc.if_else(pc.greater(micros, 0), micros, None)
@@ -235,8 +228,7 @@ def plain_rows(rows: Rows, batch: pa.RecordBatch, *, after_ms: int, now_ms: int)
     size = pc.add(pc.binary_length(bodies), pc.binary_length(headers))
     fits = pc.and_(fits, pc.greater(pc.binary_length(bodies), 0))
     fits = pc.and_(fits, pc.less(size, MAX_MESSAGE_BYTES - OUR_BYTES))
-    if _may_be_forbidden(bodies):
-        fits = pc.and_(fits, pc.invert(pc.match_substring_regex(bodies, _FORBIDDEN)))
+    fits = pc.and_(fits, pc.invert(pc.match_substring_regex(bodies, _FORBIDDEN)))
     fits = pc.and_(fits, pc.match_substring_regex(ids, _ID))
     fits = pc.and_(fits, pc.is_valid(endpoints))
     written = ids, dues.take(positions), bodies, part.column("attributes"), headers, endpoints, size
@@ -248,24 +240,11 @@ def _texts(column: Any) -> Any:
     return column.cast(pa.large_binary()).cast(pa.large_string())
 
 
-def _bytes(texts: Any) -> bytes:
-    """At least those of all texts, one after the other: to look at them at once is quick."""
-    values = texts.buffers()[2]
-    return b"" if values is None else bytes(values)
-
-
-def _may_be_forbidden(texts: Any) -> bool:
-    """False where no text holds a character that SQS does not take."""
-    found = _bytes(texts)
-    if not found.isascii() and (b"\xef\xbf\xbe" in found or b"\xef\xbf\xbf" in found):
-        return True
-    return len(found.translate(None, _FORBIDDEN_BYTES)) < len(found)
-
-
 def _quoted(texts: Any) -> Any:
     r"""Text as JSON has it within quotes; of control characters it holds \t, \n and \r only."""
     pairs = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
-    found = _bytes(texts)
+    # All of them, one after the other, are looked at quickly.
+    found = bytes(texts.buffers()[2] or b"")
     for character, written in pairs:
         if character.encode() in found:
             texts = pc.replace_substring(texts, character, written)
