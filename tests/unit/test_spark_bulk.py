@@ -99,7 +99,7 @@ def test_a_micro_batchs_staged_receipts_count(tmp_path: Path) -> None:
     schema = StructType().add("body", "string").add("due_at", "timestamp")
     schema.add("message_id", "string")
     receipts = Receipts(str(tmp_path), "j", batch=3)
-    report = TaskReport(stage(receipts, ATTEMPT), Counts(), receipts=True)
+    report = TaskReport(stage(receipts, ATTEMPT), Counts())
     source.streamWriter(schema, False).commit([report], 3)
     assert receipts.load().content(5) == 5
 

@@ -370,7 +370,7 @@ def test_a_report_is_small_however_many_endpoints(number: int, job: str | None, 
         task = driver.task(batches)
         task.counts.count_rejected(StoreUnavailable("x" * 1000))
         attempt = Attempt("w" * 32, 123_456, 3, 10**9, 10**13)
-        report = TaskReport(attempt, task.counts.reported(), "x" * 48, task.staged, True)
+        report = TaskReport(attempt, task.counts.reported(), "x" * 48, task.staged)
         assert len(pickle.dumps(report)) < 1024
         if fails:
             (left,) = [key for key in driver.s3.objects if ".others" in key]

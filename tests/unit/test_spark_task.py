@@ -319,7 +319,7 @@ def test_a_report_is_small_whatever_was_sent() -> None:
     ids[1::1000] = [f"{n}" * 1000 for n in range(17)]
     kept = sum(batch.num_rows for batch in task.send([of_ids(ids, bodies)]))
     attempt = Attempt("w" * 200, 123_456, 3, 10**9, 10**13)
-    report = TaskReport(attempt, task.counts.reported(), rejects="x" * 250, receipts=True)
+    report = TaskReport(attempt, task.counts.reported(), rejects="x" * 250)
     assert kept == task.counts.rejected == 34
     assert len(pickle.dumps(report)) < 1024
 

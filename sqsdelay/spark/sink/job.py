@@ -91,8 +91,7 @@ class Sink:
         task, before = task_of(rows, attempt, run), pace().refusals
         kept = self._keep(task.send(batches), attempt)
         task.counts.throttled = pace().refusals - before
-        noted = task.bulk is not None and task.bulk.noted
-        return TaskReport(attempt, task.counts.reported(), kept, task.staged, noted)
+        return TaskReport(attempt, task.counts.reported(), kept, task.staged)
 
     def _keep(self, rejected: Iterator[pa.RecordBatch], attempt: Attempt) -> str:
         """Write them; the name that they are to have, empty if there are none."""
@@ -122,8 +121,7 @@ class Sink:
 
             published(staged, options)
         if receipts := self._staged_receipts():
-            noted = [report.attempt for report in done if report.receipts]
-            receipts.publish(noted, options.parts)
+            receipts.publish([report.attempt for report in done], options.parts)
             receipts.drop(write_ids)
         lost = counts.rejected and options.rejects is None and not options.plan
         self._summarise(reports, counts, committed=not lost)

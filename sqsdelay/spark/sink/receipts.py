@@ -218,7 +218,10 @@ class Receipts(AttemptFiles):
 
     def publish(self, attempts: Iterable[Attempt], parts: int = 1) -> None:
         """Let what these attempts have staged count."""
-        self.move({self.hidden(each): self._part(each, parts, "-staged") for each in attempts})
+        names = {self.hidden(each): self._part(each, parts, "-staged") for each in attempts}
+        folders = {hidden.rpartition("/")[0] for hidden in names}
+        there = {info.base_name for folder in folders for info in self._listed(folder)}
+        self.move({h: name for h, name in names.items() if h.rpartition("/")[2] in there})
 
     def _part(self, attempt: Attempt, parts: int, staged: str = "") -> str:
         folder = f"{self.root}/parts={parts}/part={attempt.partition % parts}"
@@ -278,7 +281,7 @@ class ReceiptsWriter:
         self._flushed_at = monotonic()
         self._rows: list[tuple[Any, ...]] = []
         self._pieces: list[str] = []
-        self.wrote = False
+        self._wrote = False
 
     def add(
         self, endpoint: str, message_id: str | None, due_at: datetime | None, route: str, mark: Mark
@@ -316,8 +319,8 @@ class ReceiptsWriter:
     def _write(self, table: pa.Table, path: str) -> None:
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink)
-        if not self.wrote:
+        if not self._wrote:
             self._system.create_dir(path.rpartition("/")[0])
         with self._system.open_output_stream(path) as stream:
             stream.write(sink.getvalue())
-        self.wrote = True
+        self._wrote = True

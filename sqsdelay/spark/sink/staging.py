@@ -273,11 +273,6 @@ class Bulk:
         told = self.objects.last_ms, self.before.known, endpoint, bool(others)
         return Staged(self.job.run, self.attempt, *told)
 
-    @property
-    def noted(self) -> bool:
-        """Whether it has left receipts."""
-        return self.receipts is not None and self.receipts.wrote
-
     def _looked_at(self, name: str) -> Endpoint | None:
         """The endpoint, if it is one whose rows can be staged without a closer look at each."""
         probe = Message("x", due_at=utc(self.job.run.after_ms + 86_400_000), message_id="x")
