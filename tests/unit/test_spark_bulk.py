@@ -199,6 +199,20 @@ def test_objects_are_full_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(dues) <= 500
 
 
+def test_endpoints_share_one_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many a task has rows for: what is gathered of all of them is as much as of one."""
+    monkeypatch.setattr(staging, "GATHERED_BYTES", 20_000)
+    monkeypatch.setattr(staging, "KEPT_BYTES", 40_000)
+    driver = Driver()
+    objects, dues = driver.bulk().objects, pa.array([driver.clock.now_ms() + DAY * 1000] * 10)
+    for wheel in [driver.wheel(f"orders-{n}") for n in range(50)]:
+        objects.add(wheel, dues, pa.array([b"x" * 1000] * 10, pa.large_binary()))
+        kept = sum(piece.nbytes for pieces in objects._slots.values() for piece in pieces)
+        assert kept <= 40_000 + 2 * 20_000
+    objects.end()
+    assert len(driver.s3.objects) == 50
+
+
 def test_an_object_that_s3_does_not_take_fails_the_task() -> None:
     """Spark tries it again; nothing is committed."""
     driver = Driver("orders")
