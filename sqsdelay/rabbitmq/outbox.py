@@ -12,7 +12,7 @@ from pika import BasicProperties
 from sqsdelay import errors
 from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.core.limits import ERROR_QUEUE_SUFFIX
-from sqsdelay.core.message import ERROR, GROUP_ID, WAS_DUE_AT, Attribute
+from sqsdelay.core.message import ERROR, GROUP_ID, WAS_DUE_AT
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidMessage, SqsDelayError
 from sqsdelay.ports.queues import Failure
@@ -25,8 +25,6 @@ from sqsdelay.rabbitmq.topology import check_queue_name, lasting_queue
 
 CONNECT_SECONDS: Final = 2.0
 """Short, because a dispatcher tries again by itself, and its circuit breaker counts from then on."""
-
-TRACE_HEADER: Final = "AWSTraceHeader"
 
 _T = TypeVar("_T")
 
@@ -153,27 +151,19 @@ def with_headers(message: StoredMessage, added: dict[str, str]) -> BasicProperti
     properties = amqp.unpacked(message.attributes)
     headers = properties.headers or {}
     for name, value in message.attributes.items():
-        if name != amqp.PROPERTIES:
-            headers[name] = _header(name, value)
-    for name, text in ((GROUP_ID, message.group_id), (TRACE_HEADER, message.trace_header)):
-        if text is not None:
-            headers[name] = text
+        if name in amqp.COPY_HEADERS or name.startswith(amqp.DEATH_HEADERS):
+            raise InvalidMessage(
+                f"attribute {name!r} is a header that RabbitMQ acts on; choose another name"
+            )
+        if name != amqp.PROPERTIES:  # a Number stays the text that it is on SQS
+            headers[name] = value["BinaryValue"] if "BinaryValue" in value else value["StringValue"]
+    system = {GROUP_ID: message.group_id, "AWSTraceHeader": message.trace_header}
+    headers |= {name: text for name, text in system.items() if text is not None}
     properties.headers = {**headers, **added}
     properties.message_id = message.message_id or None
     properties.delivery_mode = amqp.PERSISTENT
     amqp.check_encoding(properties)
     return properties
-
-
-def _header(name: str, attribute: Attribute) -> str | bytes:
-    """Bytes of a Binary attribute, text of the others: a Number stays the text that it is on SQS."""
-    if name in amqp.COPY_HEADERS or name.startswith(amqp.DEATH_HEADERS):
-        raise InvalidMessage(
-            f"attribute {name!r} is a header that RabbitMQ acts on; choose another name"
-        )
-    if "BinaryValue" in attribute:
-        return attribute["BinaryValue"]
-    return attribute["StringValue"]
 
 
 def with_reason(message: StoredMessage, about: Mapping[str, Any]) -> tuple[bytes, BasicProperties]:

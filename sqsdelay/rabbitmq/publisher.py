@@ -9,17 +9,18 @@ import uuid
 from collections.abc import Iterable, Sequence
 from functools import partial
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 import tenacity
 from pika import BasicProperties
 
 from sqsdelay import errors
+from sqsdelay.core.delay import check_range
 from sqsdelay.core.readable import Problem
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.ports import in_each_child
-from sqsdelay.rabbitmq.connection import Address, Wire, place, translated
-from sqsdelay.rabbitmq.link import MAYBE_SENT, Job, Jobs, Link, Publication
+from sqsdelay.rabbitmq.connection import Address, Wire, translated
+from sqsdelay.rabbitmq.link import MAYBE_SENT, Jobs, Link, Publication
 from sqsdelay.rabbitmq.topology import PROBE, Topology, routing_key, uncaught
 
 logger = logging.getLogger(__name__)
@@ -33,24 +34,20 @@ SLOWEST_PER_SECOND: Final = 100
 
 
 class _Call:
-    """How far one call's jobs are. Touched by the publisher's thread alone, but for ``done``."""
+    """How far one call's publications are. Touched by the publisher's thread alone, but for ``done``."""
 
-    def __init__(self, jobs: Sequence[Job], began: float) -> None:
-        self.jobs = jobs
-        self.began = began
+    def __init__(self, publications: Sequence[Publication], began: float) -> None:
+        self.publications, self.began = publications, began
         self.done = threading.Event()
         self.confirmed = 0
-        self.timer: Any = None
-        self._left = len(jobs)
-        for job in jobs:
-            job.on_settled = self._note
+        self._left = len(publications)
+        for each in publications:
+            each.on_settled = self._note
 
-    def _note(self, job: Job) -> None:
+    def _note(self, publication: Publication) -> None:
         self._left -= 1
-        self.confirmed += job.written and job.error is None
+        self.confirmed += publication.written and publication.error is None
         if not self._left:
-            if self.timer is not None:
-                self.timer.cancel()
             self.done.set()
 
 
@@ -68,17 +65,12 @@ class Publisher:
         connect_seconds: float = DEFAULT_CONNECT_SECONDS,
         blocked_seconds: float = inf,
     ) -> None:
-        if confirm_seconds <= 0 or connect_seconds <= 0:
-            raise errors.InvalidSetting(
-                f"confirm_seconds={confirm_seconds}, connect_seconds={connect_seconds}; "
-                "both must be more than 0"
-            )
+        check_range(0.01, confirm_seconds=confirm_seconds, connect_seconds=connect_seconds)
         self._given = given
         self._confirm_seconds = confirm_seconds
         self._connect_seconds = connect_seconds
         self._blocked_seconds = blocked_seconds
         self._closed = False
-        self._node = 0
         self._begin_anew()
         in_each_child(self, Publisher._begin_anew)
 
@@ -91,17 +83,16 @@ class Publisher:
         self._link: Link | None = None
         self._ending = False
 
-    def publish(self, jobs: Iterable[Job], *, since: float | None = None) -> None:
-        """Bind, publish, and wait until each is settled: by its answer, or by the call's deadline, counted
-        from ``since`` (by `time.monotonic`; now if left out). A binding stands before what waits for it."""
-        jobs = [job for job in jobs if not job.settled]
-        if not jobs:
+    def publish(self, publications: Iterable[Publication], *, since: float | None = None) -> None:
+        """Publish, and wait until each is settled: by its answer, or by the call's deadline, counted from
+        ``since`` (by `time.monotonic`; now if left out)."""
+        publications = [each for each in publications if not each.settled]
+        if not publications:
             return
-        call = _Call(jobs, time.monotonic() if since is None else since)
+        call = _Call(publications, time.monotonic() if since is None else since)
 
         def submit() -> None:
-            self._watch(call)
-            self._jobs.add(job for job in jobs if not job.settled)
+            self._jobs.add(publications)
             if self._link is not None:
                 self._link.pump()
 
@@ -116,34 +107,32 @@ class Publisher:
                     )
                     thread.start()
                 except (OSError, RuntimeError) as error:
-                    for job in jobs:
-                        job.settle(translated(error, self._given))
                     if isinstance(error, RuntimeError):  # no thread, rather than no file, is left
                         self._wire.close()
+                    for each in publications:
+                        each.settle(translated(error, self._given))
                     return
                 self._thread = thread
             self._wire.loop.add_callback_threadsafe(submit)
-        call.done.wait()
+        while not call.done.wait(min(1.0, self._confirm_seconds / 4)):
+            self._wire.loop.add_callback_threadsafe(partial(self._end_late, call))
 
-    def _watch(self, call: _Call) -> None:
-        """Settle what has no answer by the call's deadline, or look again then."""
+    def _end_late(self, call: _Call) -> None:
+        """Settle what has no answer by the call's deadline."""
         now, link = time.monotonic(), self._link
         patience = self._connect_seconds + self._confirm_seconds
         deadline = call.began + patience + call.confirmed / SLOWEST_PER_SECOND
         blocked_at, blocked = (inf, "") if link is None else (link.blocked_at, link.blocked)
-        left = min(deadline, blocked_at + self._blocked_seconds) - now
-        if left > 0:
-            look_again = partial(self._watch, call)
-            call.timer = self._wire.call_later(min(left, self._blocked_seconds / 4), look_again)
+        if now < min(deadline, blocked_at + self._blocked_seconds):
             return
         within = f"the message within {now - call.began:.3g} s{blocked}"
-        where = f"RabbitMQ at {place(self._given)}"
+        where = f"RabbitMQ at {self._given}"
         untaken = errors.QueueUnavailable(
             f"{where} did not take {within}; it was not sent: try again later"
         )
         taken = errors.Unconfirmed(f"{where} did not confirm {within}; {MAYBE_SENT}")
-        for job in call.jobs:
-            job.settle(taken if job.written else untaken)
+        for each in call.publications:
+            each.settle(taken if each.written else untaken)
         self._jobs.discard_settled()
 
     def uncaught(self, topology: Topology, *, since: float | None = None) -> Problem | None:
@@ -169,10 +158,9 @@ class Publisher:
                 self._link.end()
 
         with self._lock:
-            if self._thread is not None and not self._closed:
-                self._wire.loop.add_callback_threadsafe(end)
             self._closed, thread = True, self._thread
         if thread is not None:
+            self._wire.loop.add_callback_threadsafe(end)
             thread.join()
 
     def _run(self) -> None:
@@ -184,11 +172,10 @@ class Publisher:
                     self._link = self._connect()
                     # It may have been closed meanwhile.
                     (self._link.disconnect if self._ending else self._link.serve)()
-            except SqsDelayError as error:
-                self._jobs.fail(error)
             except Exception as error:
                 # Whatever it is, nobody may be left waiting for an answer.
-                logger.exception("the connection to RabbitMQ at %s broke", place(self._given))
+                if not isinstance(error, SqsDelayError):
+                    logger.exception("the connection to RabbitMQ at %s broke", self._given)
                 self._jobs.fail(translated(error, self._given))
             finally:
                 self._link = None
@@ -208,7 +195,8 @@ class Publisher:
             sleep=lambda seconds: self._wire.wait(lambda: self._ending, seconds),
             reraise=True,
         )
-        opened = partial(Link, self._given, self._wire, self._jobs, start=self._node)
-        link = retrying(opened, confirm_seconds=self._confirm_seconds)
-        self._node = link.node
+        given, seconds = self._given, self._confirm_seconds
+        link = retrying(Link, given, self._wire, self._jobs, confirm_seconds=seconds)
+        first = given.nodes.index(link.at.nodes[0])
+        self._given = Address(given.nodes[first:] + given.nodes[:first])
         return link

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pika import BasicProperties
 
 from sqsdelay.errors import SendFailed, SqsDelayError
-from sqsdelay.rabbitmq.link import Job, Outstanding, Publication
+from sqsdelay.rabbitmq.link import Outstanding, Publication
 
 REFUSED = SendFailed("refused", code="nack", transient=True)
 Settled = list[tuple[str, SqsDelayError | None]]
@@ -24,8 +24,8 @@ def three() -> tuple[Outstanding, Settled]:
     return outstanding, settled
 
 
-def _noting(settled: Settled, name: str) -> Callable[[Job], None]:
-    return lambda job: settled.append((name, job.error))
+def _noting(settled: Settled, name: str) -> Callable[[Publication], None]:
+    return lambda each: settled.append((name, each.error))
 
 
 def test_confirms_out_of_order() -> None:

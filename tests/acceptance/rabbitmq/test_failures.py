@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from pika import BasicProperties
 
+from sqsdelay.core.message import WAS_DUE_AT
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, Unconfirmed
 from sqsdelay.rabbitmq import (
     RabbitMqMessage,
@@ -24,8 +25,8 @@ from sqsdelay.rabbitmq import (
     transfer,
 )
 from sqsdelay.rabbitmq.connection import Wire, parameters
-from sqsdelay.rabbitmq.link import BindJob, Job, Jobs, Link, Publication
-from sqsdelay.rabbitmq.message import DELAY_HEADER, DUE_AT_HEADER
+from sqsdelay.rabbitmq.link import BindJob, Jobs, Link, Publication
+from sqsdelay.rabbitmq.message import DELAY_HEADER
 from sqsdelay.rabbitmq.topology import routing_key
 from tests.acceptance.rabbitmq.broker import Broker, Inbox, check_whole, manage
 from tests.patience import PATIENCE_SECONDS, wait_for
@@ -99,10 +100,9 @@ def test_a_queue_that_does_not_answer_holds_up_no_other(broker: Broker) -> None:
         def bind_on() -> None:
             if other.written or time.monotonic() > until:
                 link.end()
-            jobs.add([BindJob("orders", topology, on_settled=bind_again)])
+            after = BindJob(topology.way("orders"))
+            jobs.add([Publication("", "orders", b"", BasicProperties(), after=after)])
             link.pump()
-
-        def bind_again(_: Job) -> None:
             wire.call_later(0.05, bind_on)
 
         wire.call_later(0, bind_on)
@@ -244,7 +244,7 @@ def test_a_transfer_keeps_the_time_left(node: Broker, broker: Broker) -> None:
         sender.send("gone", "stays", delay=1000)
         broker.delete_queue("gone")
         with broker.channel() as channel:  # as others may
-            headers = {DUE_AT_HEADER: str(10**15)}
+            headers = {WAS_DUE_AT: str(10**15)}
             properties = BasicProperties(headers=headers)
             level = old.level_name(9)
             channel.basic_publish(level, routing_key(1000, "a.#"), b"wildcard", properties)

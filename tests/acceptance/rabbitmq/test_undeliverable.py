@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing
+from unittest.mock import Mock
 
 import pytest
+from pika import BasicProperties
 
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, InvalidMessage, QueueMissing
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare
 from sqsdelay.rabbitmq.connection import parameters
-from sqsdelay.rabbitmq.link import BindJob, Link
+from sqsdelay.rabbitmq.link import BindJob, Link, Publication
 from sqsdelay.rabbitmq.publisher import Publisher
-from tests.acceptance.rabbitmq.broker import QUORUM, Broker, Inbox, check_whole
+from sqsdelay.rabbitmq.topology import routing_key
+from tests.acceptance.rabbitmq.broker import QUORUM, Broker, Inbox, check_whole, due
 from tests.patience import PATIENCE_SECONDS, wait_for
 
 LOST = 200
@@ -125,23 +128,44 @@ def test_new_endpoints_cost_one_refusal_together(
         broker.queue(name, {})
     refused: list[object] = []
     heard: list[object] = []
-    for noted, does in ((refused, "_on_binding_refused"), (heard, "note_heard")):
+    for noted, does in ((refused, "_on_binding_refused"), (heard, "_on_bound")):
         monkeypatch.setattr(Link, does, _noting(noted, getattr(Link, does)))
+
+    def message(endpoint: str) -> Publication:
+        publication = due(acme.delivery_exchange, endpoint)
+        publication.after = BindJob(acme.way(endpoint))
+        return publication
+
     given = parameters(broker.url)
     with closing(Publisher(given, confirm_seconds=PATIENCE_SECONDS)) as publisher:
-        bindings = [BindJob(name, acme) for name in names]
-        publisher.publish(bindings)
-        assert [each.error for each in bindings] == [None] * many
+        bound = [message(name) for name in names]
+        publisher.publish(bound)
+        assert [each.error for each in bound] == [None] * many
         assert len(refused) == 1
         assert len(heard) >= many  # one that declares for a minute is not taken for a dead one
-        bindings = [BindJob(name, acme) for name in (*names, "wrong")]
-        publisher.publish(bindings)
-        assert [each.endpoint for each in bindings if each.error is not None] == ["wrong"]
-    with RabbitMqSender(broker.url, prefix=prefix, bind=False) as sender:
-        for name in names:
-            sender.send(name, "hi", delay=1)
+        bound = [message(name) for name in (*names, "wrong")]
+        publisher.publish(bound)
+        assert [isinstance(each.error, QueueMissing) for each in bound] == [False] * many + [True]
     for name in names:
-        assert broker.wait_count(name, 1) == 1
+        assert broker.wait_count(name, 2) == 2
+
+
+def test_a_message_that_cannot_be_written_stays_and_holds_up_no_other(broker: Broker) -> None:
+    """A fraction, of another client: pika reads it, and writes none."""
+    acme = broker.ready(prefix="acme")
+    fraction = Mock(BasicProperties, INDEX=BasicProperties.INDEX)
+    fraction.encode.return_value = [b"\x20\0\0\0\0\x0b\5scoref?\xc0\0\0"]
+    with broker.channel() as channel:
+        for properties in (fraction, BasicProperties()):
+            channel.basic_publish(
+                acme.delivery_exchange, routing_key(1, "orders"), b"x", properties
+            )
+    assert broker.wait_count(acme.undeliverable, 2) == 2
+    broker.queue("orders")
+    with pytest.raises(InvalidMessage, match="cannot be written in AMQP"):
+        bind(broker.url, "orders", acme)
+    assert broker.wait_count("orders", 1) == 1
+    assert broker.wait_count(acme.undeliverable, 1) == 1
 
 
 def test_binding_sends_on_its_own_messages_only(broker: Broker) -> None:
