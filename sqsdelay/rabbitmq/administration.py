@@ -186,8 +186,8 @@ def _send_on(session: Session, publisher: Publisher, topology: Topology, endpoin
             break
     if sent:
         session.settle_acks(topology.undeliverable)
-    if error := refused or unwritable:
-        raise error
+    if failed := refused or unwritable:
+        raise failed
     return sent
 
 

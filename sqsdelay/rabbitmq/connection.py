@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import ssl
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -259,8 +258,8 @@ class Session:
     def _open(self, seconds: float, set_up: Callable[[Self], object]) -> None:
         self.lost: BaseException | None = None
         """What ended the connection, or will."""
-        self.blocked, self.blocked_at = "", inf
-        """Why the broker takes no messages now, and since when; empty while it does."""
+        self.blocked = ""
+        """Why the broker takes no messages now; empty while it does."""
         self.wire.transport = None
         self._channel: Any = None
         self._refused: BaseException | None = None
@@ -357,13 +356,11 @@ class Session:
             self.wire.wait(lambda: self.amqp.is_closed, CLOSE_SECONDS)
 
     def _on_blocked(self, _: Any, frame: Any) -> None:
-        self.blocked = (
-            f" (memory or disk alarm: the broker blocks publishers: {frame.method.reason})"
-        )
-        self.blocked_at = min(self.blocked_at, time.monotonic())
+        reason = frame.method.reason
+        self.blocked = f" (memory or disk alarm: the broker blocks publishers: {reason})"
 
     def _on_unblocked(self, _: Any, __: Any) -> None:
-        self.blocked, self.blocked_at = "", inf
+        self.blocked = ""
 
     def _on_refused(self, _: Any, reason: BaseException) -> None:
         if isinstance(reason, ChannelClosedByBroker):

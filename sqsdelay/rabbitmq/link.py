@@ -96,6 +96,9 @@ class BindJob:
     alone: bool = False
 
 
+Which = Callable[[Publication], bool]
+
+
 class Outstanding(dict[int, Publication]):
     """Publications of one channel without an answer, by delivery tag, oldest first."""
 
@@ -127,19 +130,16 @@ class Outstanding(dict[int, Publication]):
         tags = list(takewhile(lambda each: each <= tag, self)) if multiple else [tag]
         return [self._settle(each, error) for each in tags if each in self]
 
-    def returned(
-        self, exchange: str, routing_key: str, message_id: str | None, error: SqsDelayError
-    ) -> None:
-        """Note that the broker could not route a publication; its ack follows and settles it."""
+    def returned(self, sent: tuple[str, str, str | None], error: SqsDelayError) -> None:
+        """Note that the broker could not route a publication, known by its exchange, routing key and message
+        id; its ack follows and settles it."""
         for each in self.values():
-            sent = each.exchange, each.routing_key, each.properties.message_id
-            if sent == (exchange, routing_key, message_id) and each.error is None:
+            its = each.exchange, each.routing_key, each.properties.message_id
+            if its == sent and each.error is None:
                 each.error = error
                 return
 
-    def give_up(
-        self, error: SqsDelayError, of: Callable[[Publication], bool] = lambda _: True
-    ) -> None:
+    def give_up(self, error: SqsDelayError, of: Which = lambda _: True) -> None:
         """Settle with ``error`` those of which that is true, or all."""
         for tag in [tag for tag, each in self.items() if of(each)]:
             self._settle(tag, error)
@@ -170,9 +170,7 @@ class Jobs:
                 self.bindings.append(first)
             (self.publications if first is None else first.waiting).append(each)
 
-    def fail(
-        self, error: SqsDelayError, of: Callable[[Publication], bool] = lambda _: True
-    ) -> None:
+    def fail(self, error: SqsDelayError, of: Which = lambda _: True) -> None:
         """Settle those of which that is true, or all that waits."""
         unbound = [each for job in self.bindings for each in job.waiting]
         for each in filter(of, [*unbound, *self.publications]):
@@ -234,10 +232,10 @@ class Link(Session):
             self._bind()
         waiting = self._jobs.publications
         while waiting and self._writes() and self._fits(waiting[0]):
-            each, before = waiting.popleft(), self.amqp.bytes_sent
+            each, before = waiting[0], self.amqp.bytes_sent
             to, key = each.exchange, each.routing_key
             self._channel.basic_publish(to, key, each.body, each.properties, mandatory=True)
-            self._outstanding.add(each, begins_at=before, ends_at=self.amqp.bytes_sent)
+            self._outstanding.add(waiting.popleft(), begins_at=before, ends_at=self.amqp.bytes_sent)
 
     def _writes(self) -> bool:
         stopped = self._over or self.lost or self.blocked or self._draining
@@ -358,7 +356,7 @@ class Link(Session):
                 code=str(method.reply_code),
                 transient=False,
             )
-        self._outstanding.returned(to, key, properties.message_id, error)
+        self._outstanding.returned((to, key, properties.message_id), error)
 
     def _watch(self) -> None:
         """Give up, now and then, on what has waited too long for its answer."""

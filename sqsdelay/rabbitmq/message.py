@@ -23,8 +23,6 @@ from sqsdelay.timeouts.sender import NSERVICEBUS_TIME
 DELAY_HEADER: Final = "NServiceBus.Transport.RabbitMQ.DelayInSeconds"
 """The whole delay in seconds, a 32-bit integer. NServiceBus sets and reads the same."""
 
-TIME_SENT_HEADER: Final = "NServiceBus.TimeSent"
-
 DEATH_HEADERS: Final = ("x-death", "x-first-death-", "x-last-death-")
 """What the broker writes as a message passes a level. Left on a message that is sent again, the
 broker takes its second visit to a level for a cycle and drops it.
@@ -88,15 +86,11 @@ def checked(message: RabbitMqMessage, *, limit: int, user: str) -> tuple[bytes, 
             f"user_id={properties.user_id!r}, but the connection is {user!r}'s, and the broker accepts "
             "no other; leave it out"
         )
-    if message.message_id is not None:
-        properties.message_id = message.message_id
-    elif properties.message_id is None:
-        properties.message_id = str(uuid.uuid4())
-    if not properties.message_id or not isinstance(properties.message_id, str):
-        raise InvalidMessage(
-            "is not valid; give a non-empty string", message_id=properties.message_id
-        )
-    properties.delivery_mode = PERSISTENT
+    own_id = properties.message_id if message.message_id is None else message.message_id
+    own_id = str(uuid.uuid4()) if own_id is None else own_id
+    if not own_id or not isinstance(own_id, str):
+        raise InvalidMessage("is not valid; give a non-empty string", message_id=own_id)
+    properties.message_id, properties.delivery_mode = own_id, PERSISTENT
     if given:
         check_encoding(properties)
     return _body(message.body, limit), properties
@@ -202,11 +196,10 @@ def packed(properties: BasicProperties) -> dict[str, Attribute]:
 
 def unpacked(attributes: Mapping[str, Attribute]) -> BasicProperties:
     """The properties that `packed` put in; empty ones where there are none."""
-    if PROPERTIES not in attributes:
-        return BasicProperties()
+    properties = BasicProperties()
     try:
-        properties = BasicProperties()
-        properties.decode(attributes[PROPERTIES]["BinaryValue"])
+        if PROPERTIES in attributes:
+            properties.decode(attributes[PROPERTIES]["BinaryValue"])
     except Exception as error:  # pika checks nothing: bytes can make it raise what they like
         raise InvalidMessage(
             f"attribute {PROPERTIES} is not what a timeout manager stores: {error!r}; leave it out"
@@ -223,7 +216,7 @@ def due_of(key: RoutedDelay | None, properties: BasicProperties, *, level: int) 
     delay, deaths = headers.get(DELAY_HEADER), headers.get("x-death")
     if due_ms is None and isinstance(delay, int):
         with suppress(ValueError):
-            told = str(headers.get(TIME_SENT_HEADER))
+            told = str(headers.get("NServiceBus.TimeSent"))
             sent = datetime.strptime(told, NSERVICEBUS_TIME).replace(tzinfo=UTC)
             due_ms = due_at_ms(sent) + delay * 1000
     if due_ms is None and key is not None and isinstance(deaths, list) and deaths:

@@ -16,7 +16,6 @@ from pika import BasicProperties
 
 from sqsdelay import errors
 from sqsdelay.core.delay import check_range
-from sqsdelay.core.readable import Problem
 from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.ports import in_each_child
 from sqsdelay.rabbitmq.connection import Address, Wire, translated
@@ -31,24 +30,6 @@ DEFAULT_CONNECT_SECONDS: Final = 30.0
 SLOWEST_PER_SECOND: Final = 100
 """Confirmed messages a second with which a call may go on: a tenth of what one `send` at a time reaches
 (`benchmarks.rabbitmq`). Each that is confirmed adds a hundredth of a second to its call's deadline."""
-
-
-class _Call:
-    """How far one call's publications are. Touched by the publisher's thread alone, but for ``done``."""
-
-    def __init__(self, publications: Sequence[Publication], began: float) -> None:
-        self.publications, self.began = publications, began
-        self.done = threading.Event()
-        self.confirmed = 0
-        self._left = len(publications)
-        for each in publications:
-            each.on_settled = self._note
-
-    def _note(self, publication: Publication) -> None:
-        self._left -= 1
-        self.confirmed += publication.written and publication.error is None
-        if not self._left:
-            self.done.set()
 
 
 class Publisher:
@@ -86,13 +67,22 @@ class Publisher:
     def publish(self, publications: Iterable[Publication], *, since: float | None = None) -> None:
         """Publish, and wait until each is settled: by its answer, or by the call's deadline, counted from
         ``since`` (by `time.monotonic`; now if left out)."""
-        publications = [each for each in publications if not each.settled]
-        if not publications:
+        began = time.monotonic() if since is None else since
+        waiting = [each for each in publications if not each.settled]
+        if not waiting:
             return
-        call = _Call(publications, time.monotonic() if since is None else since)
+        done, left = threading.Event(), len(waiting)
+
+        def note(_: Publication) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                done.set()
 
         def submit() -> None:
-            self._jobs.add(publications)
+            for each in waiting:
+                each.on_settled = note
+            self._jobs.add(waiting)
             if self._link is not None:
                 self._link.pump()
 
@@ -109,45 +99,46 @@ class Publisher:
                 except (OSError, RuntimeError) as error:
                     if isinstance(error, RuntimeError):  # no thread, rather than no file, is left
                         self._wire.close()
-                    for each in publications:
+                    for each in waiting:
                         each.settle(translated(error, self._given))
                     return
                 self._thread = thread
             self._wire.loop.add_callback_threadsafe(submit)
-        while not call.done.wait(min(1.0, self._confirm_seconds / 4)):
-            self._wire.loop.add_callback_threadsafe(partial(self._end_late, call))
+        while not done.wait(min(1.0, self._confirm_seconds / 4)):
+            self._wire.loop.add_callback_threadsafe(partial(self._end_late, waiting, began))
 
-    def _end_late(self, call: _Call) -> None:
+    def _end_late(self, publications: Sequence[Publication], began: float) -> None:
         """Settle what has no answer by the call's deadline."""
-        now, link = time.monotonic(), self._link
-        patience = self._connect_seconds + self._confirm_seconds
-        deadline = call.began + patience + call.confirmed / SLOWEST_PER_SECOND
-        blocked_at, blocked = (inf, "") if link is None else (link.blocked_at, link.blocked)
-        if now < min(deadline, blocked_at + self._blocked_seconds):
+        took, blocked = time.monotonic() - began, "" if self._link is None else self._link.blocked
+        confirmed = sum(each.settled and each.error is None for each in publications)
+        patience = self._connect_seconds + self._confirm_seconds + confirmed / SLOWEST_PER_SECOND
+        if took < (min(patience, self._blocked_seconds) if blocked else patience):
             return
-        within = f"the message within {now - call.began:.3g} s{blocked}"
+        within = f"the message within {took:.3g} s{blocked}"
         where = f"RabbitMQ at {self._given}"
         untaken = errors.QueueUnavailable(
             f"{where} did not take {within}; it was not sent: try again later"
         )
         taken = errors.Unconfirmed(f"{where} did not confirm {within}; {MAYBE_SENT}")
-        for each in call.publications:
+        for each in publications:
             each.settle(taken if each.written else untaken)
         self._jobs.discard_settled()
 
-    def uncaught(self, topology: Topology, *, since: float | None = None) -> Problem | None:
-        """What is wrong where a due message that nobody is bound for has no place to go to, and holds up all
-        others; an error if that could not be found out."""
+    def uncaught(self, topology: Topology, *, since: float | None = None) -> SqsDelayError | None:
+        """Why to delay nothing there: a due message that nobody is bound for has no place to go to, and holds
+        up all others; or that could not be found out."""
         nobody = f"{PROBE}{uuid.uuid4()}"
         # Where it lands, it expires.
         properties = BasicProperties(expiration="0", message_id=nobody)
         probe = Publication(topology.delivery_exchange, routing_key(0, nobody), b"", properties)
         self.publish([probe], since=since)
-        if isinstance(probe.error, errors.SendFailed) and not probe.error.transient:
-            return uncaught(topology, self._given.virtual_host)
-        if probe.error is not None:
-            raise probe.error
-        return None
+        if not isinstance(probe.error, errors.SendFailed) or probe.error.transient:
+            return probe.error
+        problem = uncaught(topology, self._given.virtual_host)
+        return ConfigurationError(
+            f"{problem.subject} {problem.text}; set the policy: {problem.remedy} -- or use a prefix of your "
+            "own, or accept it with without_alternate_exchange=True (--without-alternate-exchange)"
+        )
 
     def close(self) -> None:
         """End the connection and the thread. What still waits fails."""
@@ -179,9 +170,8 @@ class Publisher:
                 self._jobs.fail(translated(error, self._given))
             finally:
                 self._link = None
-        self._jobs.fail(
-            errors.QueueUnavailable("the sender was closed before the message was sent")
-        )
+        closed = errors.QueueUnavailable("the sender was closed before the message was sent")
+        self._jobs.fail(closed)
         self._wire.close()
 
     def _connect(self) -> Link:

@@ -15,7 +15,7 @@ from pika import BasicProperties
 
 from sqsdelay.core.delay import Delay, DueTime, SystemClock, due_time, seconds_until, utc
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
-from sqsdelay.errors import ConfigurationError, SqsDelayError
+from sqsdelay.errors import SqsDelayError
 from sqsdelay.ports import in_each_child
 from sqsdelay.rabbitmq import message as amqp
 from sqsdelay.rabbitmq import topology
@@ -177,25 +177,13 @@ class RabbitMqSender:
                 publication = refused(error, getattr(message, "message_id", None))
             publications.append(publication)
         delayed = [each for each in publications if each.exchange]
-        if delayed and not self._caught:
-            self._check_caught(delayed, began)
+        if delayed and not self._caught:  # found out once
+            uncaught = self._publisher.uncaught(self._topology, since=began)
+            self._caught = uncaught is None
+            for each in delayed if uncaught else ():
+                each.settle(uncaught)
         self._publisher.publish(publications, since=began)
         return [_result(each) for each in publications]
-
-    def _check_caught(self, delayed: Iterable[Publication], began: float) -> None:
-        """Find out once whether one of these may hold up all others on this infrastructure; so none is
-        sent."""
-        try:
-            if problem := self._publisher.uncaught(self._topology, since=began):
-                raise ConfigurationError(
-                    f"{problem.subject} {problem.text}; set the policy: {problem.remedy} -- or use a "
-                    "prefix of your own, or accept it with without_alternate_exchange=True "
-                    "(--without-alternate-exchange)"
-                )
-            self._caught = True
-        except SqsDelayError as error:
-            for each in delayed:
-                each.settle(error)
 
     def _publication(self, endpoint: str, message: RabbitMqMessage) -> Publication:
         """The message as it would be written now; one with a delay, which counts from then, as it is

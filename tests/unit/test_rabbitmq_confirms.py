@@ -58,8 +58,8 @@ def test_a_late_or_repeated_confirm_changes_nothing() -> None:
 def test_a_returned_message_fails_when_its_ack_comes() -> None:
     """The broker acknowledges what it could not route, after saying so."""
     outstanding, settled = three()
-    outstanding.returned("", "b", "b", REFUSED)
-    outstanding.returned("", "b", "b", REFUSED)  # no second such message: nobody else is blamed
+    outstanding.returned(("", "b", "b"), REFUSED)
+    outstanding.returned(("", "b", "b"), REFUSED)  # no second such message: nobody else is blamed
     assert settled == []
     outstanding.answered(3, multiple=True)
     assert settled == [("a", None), ("b", REFUSED), ("c", None)]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing
-from unittest.mock import Mock
 
 import pytest
-from pika import BasicProperties
+from kombu.connection import Connection
 
 from sqsdelay.errors import ConfigurationError, InvalidMessage, QueueMissing
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare
@@ -99,9 +98,8 @@ def test_a_user_who_may_not_declare_binds_an_endpoint_that_is_there(broker: Brok
     """Its hand-over queue is made by whoever may; without one, the error says what is not allowed."""
     acme = broker.ready("orders", prefix="acme")
     with RabbitMqSender(broker.user("writer", configure=""), prefix="acme") as sender:
-        with pytest.raises(
-            ConfigurationError, match=r"access to queue 'acme\.delay-hand-over\.orders"
-        ):
+        told = r"access to queue 'acme\.delay-hand-over\.orders"
+        with pytest.raises(ConfigurationError, match=told):
             sender.send("orders", "hi", delay=1)
         bind(broker.url, "orders", acme)
         for _ in range(2):
@@ -151,14 +149,12 @@ def test_new_endpoints_cost_one_refusal_together(
 
 
 def test_a_message_that_cannot_be_written_stays_and_holds_up_no_other(broker: Broker) -> None:
-    """A fraction, of another client: pika reads it, and writes none."""
+    """A large fraction, of another client: pika reads a whole number of more than 64 bits."""
     acme = broker.ready(prefix="acme")
-    fraction = Mock(BasicProperties, INDEX=BasicProperties.INDEX)
-    fraction.encode.return_value = [b"\x20\0\0\0\0\x0b\5scoref?\xc0\0\0"]
-    with broker.channel() as channel:
-        for properties in (fraction, BasicProperties()):
-            channel.basic_publish(
-                acme.delivery_exchange, routing_key(1, "orders"), b"x", properties
+    with Connection(broker.url) as connection:
+        for headers in ({"score": 1e300}, {}):
+            connection.Producer().publish(
+                "x", routing_key(1, "orders"), exchange=acme.delivery_exchange, headers=headers
             )
     assert broker.wait_count(acme.undeliverable, 2) == 2
     broker.queue("orders")
