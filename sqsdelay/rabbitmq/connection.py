@@ -15,7 +15,6 @@ import pika
 from pika import exceptions
 from pika.adapters.select_connection import IOLoop
 from pika.adapters.utils.selector_ioloop_adapter import SelectorIOServicesAdapter
-from pika.exceptions import AMQPError, ChannelClosedByBroker
 
 from sqsdelay import errors
 from sqsdelay.errors import ConfigurationError, InvalidSetting, QueueUnavailable, SqsDelayError
@@ -94,7 +93,7 @@ def translated(error: BaseException, given: Address) -> SqsDelayError:
     if isinstance(error, SqsDelayError):
         return error
     where, cause = f"RabbitMQ at {given}", _cause(error)
-    if isinstance(error, ChannelClosedByBroker):
+    if isinstance(error, exceptions.ChannelClosedByBroker):
         return refusal(error.reply_code, error.reply_text, where)
     if isinstance(
         error,
@@ -247,7 +246,7 @@ class Session:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self.close()
-        if isinstance(error, AMQPError | OSError):
+        if isinstance(error, exceptions.AMQPError | OSError):
             raise translated(error, self.given) from error
 
     def close(self) -> None:
@@ -307,7 +306,7 @@ class Session:
         """The broker's answer to a passive declaration; None where there is nothing of that name."""
         try:
             return self.ask(method, name, passive=True)
-        except ChannelClosedByBroker as error:
+        except exceptions.ChannelClosedByBroker as error:
             if error.reply_code != NOT_FOUND:
                 raise
             return None
@@ -348,7 +347,7 @@ class Session:
     def disconnect(self) -> None:
         """End the connection in order, or, if it is lost or the broker does not answer, without."""
         if self.amqp.is_open and self.lost is None:
-            with suppress(AMQPError):
+            with suppress(exceptions.AMQPError):
                 self.amqp.close()
             self.wire.wait(lambda: self.amqp.is_closed, CLOSE_SECONDS)
         if not self.amqp.is_closed:
@@ -363,7 +362,7 @@ class Session:
         self.blocked = ""
 
     def _on_refused(self, _: Any, reason: BaseException) -> None:
-        if isinstance(reason, ChannelClosedByBroker):
+        if isinstance(reason, exceptions.ChannelClosedByBroker):
             self._refused = reason
 
     def _on_end(self, _: Any, reason: BaseException) -> None:

@@ -13,13 +13,9 @@ from math import inf
 from typing import Any, Final
 
 import pika
-from pika import BasicProperties
-from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay import errors
-from sqsdelay.errors import SqsDelayError
 from sqsdelay.rabbitmq import connection
-from sqsdelay.rabbitmq.connection import Address, Session, Wire
 from sqsdelay.rabbitmq.topology import Binding, Place, declare_command
 
 MAX_BOUND: Final = 500
@@ -60,19 +56,19 @@ class Publication:
     exchange: str
     routing_key: str
     body: bytes
-    properties: BasicProperties
+    properties: pika.BasicProperties
     due_ms: int | None = None
     after: BindJob | None = None
     on_write: Callable[[Publication], object] | None = None
     on_settled: Callable[[Publication], object] | None = None
-    error: SqsDelayError | None = None
+    error: errors.SqsDelayError | None = None
     settled: bool = False
     written: bool = False
     written_at: float = inf
     size: int = 0
     ends_at: int = 0
 
-    def settle(self, error: SqsDelayError | None = None) -> None:
+    def settle(self, error: errors.SqsDelayError | None = None) -> None:
         """Say what became of it; what is said later changes nothing."""
         if not self.settled:
             self.settled, self.error = True, self.error or error
@@ -80,9 +76,9 @@ class Publication:
                 self.on_settled(self)
 
 
-def refused(error: SqsDelayError, message_id: str | None = None) -> Publication:
+def refused(error: errors.SqsDelayError, message_id: str | None = None) -> Publication:
     """One that is not even tried."""
-    properties = BasicProperties(message_id=message_id)
+    properties = pika.BasicProperties(message_id=message_id)
     return Publication("", "", b"", properties, error=error, settled=True)
 
 
@@ -124,13 +120,13 @@ class Outstanding(dict[int, Publication]):
             each.written_at = min(each.written_at, now)
 
     def answered(
-        self, tag: int, *, multiple: bool, error: SqsDelayError | None = None
+        self, tag: int, *, multiple: bool, error: errors.SqsDelayError | None = None
     ) -> list[Publication]:
         """Settle what an ack (no ``error``) or a nack answers for; answers out of order are fine."""
         tags = list(takewhile(lambda each: each <= tag, self)) if multiple else [tag]
         return [self._settle(each, error) for each in tags if each in self]
 
-    def returned(self, sent: tuple[str, str, str | None], error: SqsDelayError) -> None:
+    def returned(self, sent: tuple[str, str, str | None], error: errors.SqsDelayError) -> None:
         """Note that the broker could not route a publication, known by its exchange, routing key and message
         id; its ack follows and settles it."""
         for each in self.values():
@@ -139,12 +135,12 @@ class Outstanding(dict[int, Publication]):
                 each.error = error
                 return
 
-    def give_up(self, error: SqsDelayError, of: Which = lambda _: True) -> None:
+    def give_up(self, error: errors.SqsDelayError, of: Which = lambda _: True) -> None:
         """Settle with ``error`` those of which that is true, or all."""
         for tag in [tag for tag, each in self.items() if of(each)]:
             self._settle(tag, error)
 
-    def _settle(self, tag: int, error: SqsDelayError | None) -> Publication:
+    def _settle(self, tag: int, error: errors.SqsDelayError | None) -> Publication:
         publication = self.pop(tag)
         self.bytes -= publication.size
         publication.settle(error)
@@ -170,7 +166,7 @@ class Jobs:
                 self.bindings.append(first)
             (self.publications if first is None else first.waiting).append(each)
 
-    def fail(self, error: SqsDelayError, of: Which = lambda _: True) -> None:
+    def fail(self, error: errors.SqsDelayError, of: Which = lambda _: True) -> None:
         """Settle those of which that is true, or all that waits."""
         unbound = [each for job in self.bindings for each in job.waiting]
         for each in filter(of, [*unbound, *self.publications]):
@@ -185,11 +181,13 @@ class Jobs:
         self.publications = deque(each for each in self.publications if not each.settled)
 
 
-class Link(Session):
+class Link(connection.Session):
     """A connection whose channel confirms, and another channel that binds. An answer may take
     ``confirm_seconds`` from when the socket has taken the message."""
 
-    def __init__(self, given: Address, wire: Wire, jobs: Jobs, *, confirm_seconds: float) -> None:
+    def __init__(
+        self, given: connection.Address, wire: connection.Wire, jobs: Jobs, confirm_seconds: float
+    ) -> None:
         self._jobs = jobs
         self._confirm_seconds = confirm_seconds
         self._over: object = "it does not serve yet"
@@ -265,7 +263,7 @@ class Link(Session):
                     arguments = dict(each.arguments)
                     self._binding.queue_declare(each.name, durable=True, arguments=arguments)
 
-    def _on_bound(self, last: BindJob, _: Any, error: SqsDelayError | None = None) -> None:
+    def _on_bound(self, last: BindJob, _: Any, error: errors.SqsDelayError | None = None) -> None:
         """Let what waits for those asked for up to this one be published, or fail with it: the broker
         answers in order."""
         count = self._asked.index(last) + 1
@@ -303,9 +301,8 @@ class Link(Session):
     def _fits(self, publication: Publication) -> bool:
         """Whether it may be written now: alone, or with what is in flight."""
         room = MAX_UNCONFIRMED_BYTES - self._outstanding.bytes
-        if self._outstanding and not (
-            len(self._outstanding) < MAX_UNCONFIRMED and len(publication.body) <= room
-        ):
+        full = len(self._outstanding) >= MAX_UNCONFIRMED or len(publication.body) > room
+        if self._outstanding and full:
             return False
         if publication.on_write is not None:
             publication.on_write(publication)
@@ -319,14 +316,11 @@ class Link(Session):
     def _on_answer(self, frame: Any) -> None:
         now = self._heard_at = self._answered_at = time.monotonic()
         method = frame.method
-        error: SqsDelayError | None = None
+        error: errors.SqsDelayError | None = None
         if isinstance(method, pika.spec.Basic.Nack):
-            error = errors.SendFailed(
-                f"{self._where} refused the message (nack): a queue on its way is full or "
-                "has no leader; try again later",
-                code="nack",
-                transient=True,
-            )
+            why = "a queue on its way is full or has no leader; try again later"
+            told = f"{self._where} refused the message (nack): {why}"
+            error = errors.SendFailed(told, code="nack", transient=True)
         tag, multiple = method.delivery_tag, method.multiple
         for publication in self._outstanding.answered(tag, multiple=multiple, error=error):
             self._answered.add(publication.exchange)
@@ -371,10 +365,8 @@ class Link(Session):
         if self._heard_at < overdue - patience:
             # Not one queue is stuck but the connection, or the broker: start afresh.
             self.lost = TimeoutError("no answer")
-        told = (
-            f"{self._where} did not confirm the message within "
-            f"{self._confirm_seconds:g} s{self.blocked}; {MAYBE_SENT}"
-        )
+        within = f"within {self._confirm_seconds:g} s{self.blocked}"
+        told = f"{self._where} did not confirm the message {within}; {MAYBE_SENT}"
         self._outstanding.give_up(errors.Unconfirmed(told), lambda each: each.written_at < overdue)
         waiting, sent, since = self._jobs.publications, self._outstanding, self._answered_at
         if waiting and sent and max(since, sent.oldest.written_at) <= now - FIRST_ANSWER_SECONDS:
@@ -387,8 +379,8 @@ class Link(Session):
         """Settle what has no answer. If the broker closed the channel at a message that it refuses, what goes
         the same way was not sent: not what waits, nor what is in flight to an exchange without any answer."""
         self._ask_again()
-        reason = self._over
-        if isinstance(reason, ChannelClosedByBroker):
+        sent, reason = self._outstanding, self._over
+        if isinstance(reason, pika.exceptions.ChannelClosedByBroker):
             code, text = reason.reply_code, reason.reply_text
             by_key = "access to topic" in text
             known = () if by_key else self._answered
@@ -400,10 +392,8 @@ class Link(Session):
             if code in (connection.ACCESS_REFUSED, connection.NOT_FOUND):
                 why = connection.refusal(code, text, self._where)
                 error = errors.ConfigurationError(f"{why}; the message was not sent")
-                self._outstanding.give_up(
-                    error, lambda each: goes_there(each) and each.exchange not in known
-                )
+                sent.give_up(error, lambda each: goes_there(each) and each.exchange not in known)
                 self._jobs.fail(error, goes_there)
             reason = f"{code} {text}"
         told = f"the connection to {self._where} ended before the message was confirmed"
-        self._outstanding.give_up(errors.Unconfirmed(f"{told} ({reason}); {MAYBE_SENT}"))
+        sent.give_up(errors.Unconfirmed(f"{told} ({reason}); {MAYBE_SENT}"))

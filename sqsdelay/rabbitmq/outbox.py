@@ -14,7 +14,6 @@ from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.core.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.core.message import ERROR, GROUP_ID, WAS_DUE_AT
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import InvalidMessage, SqsDelayError
 from sqsdelay.ports.queues import Failure
 from sqsdelay.rabbitmq import message as amqp
 from sqsdelay.rabbitmq.administration import create_missing
@@ -65,9 +64,7 @@ class RabbitMqOutbox:
         self._error_queue = endpoint + ERROR_QUEUE_SUFFIX
         self._max_message_bytes = max_message_bytes
         self.now_ms = (clock or SystemClock()).now_ms
-        self._publisher = Publisher(
-            self._given, confirm_seconds=confirm_seconds, connect_seconds=connect_seconds
-        )
+        self._publisher = Publisher(self._given, confirm_seconds, connect_seconds)
 
     def check(self) -> None:
         """The endpoint's queue exists, and so does the error queue, declared where it was missing."""
@@ -124,14 +121,14 @@ class RabbitMqOutbox:
                         "to it instead, or, if the broker's max_message_size is higher, dispatch with "
                         "RabbitMqOutbox(max_message_bytes=…)"
                     )
-            except SqsDelayError as error:
+            except errors.SqsDelayError as error:
                 publication = refused(error)
             publications.append(publication)
         self._publisher.publish(publications)
         return [_failure(each.error) for each in publications]
 
 
-def _failure(error: SqsDelayError | None) -> Failure | None:
+def _failure(error: errors.SqsDelayError | None) -> Failure | None:
     """A message's own failure, or an outage, which says nothing about the message itself: no confirm, a nack
     (the queue is full, or has no leader), a refused login. What was not confirmed may arrive twice."""
     if error is None:
@@ -148,7 +145,7 @@ def with_headers(message: StoredMessage, added: dict[str, str]) -> BasicProperti
     headers = properties.headers or {}
     for name, value in message.attributes.items():
         if name in amqp.COPY_HEADERS or name.startswith(amqp.DEATH_HEADERS):
-            raise InvalidMessage(
+            raise errors.InvalidMessage(
                 f"attribute {name!r} is a header that RabbitMQ acts on; choose another name"
             )
         if name != amqp.PROPERTIES:  # a Number stays the text that it is on SQS
@@ -167,7 +164,7 @@ def with_reason(message: StoredMessage, about: Mapping[str, Any]) -> tuple[bytes
     a body of JSON, the reason with it: nothing is lost."""
     try:
         return message.body, with_headers(message, {ERROR: json.dumps(about)})
-    except InvalidMessage:
+    except errors.InvalidMessage:
         body = base64.b64encode(message.body).decode("ascii")
         told = {**about, **json.loads(message.headers()), "body": body}
         properties = BasicProperties(

@@ -7,7 +7,6 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Sequence
-from functools import partial
 from math import inf
 from typing import Final
 
@@ -16,7 +15,6 @@ from pika import BasicProperties
 
 from sqsdelay import errors
 from sqsdelay.core.delay import check_range
-from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.ports import in_each_child
 from sqsdelay.rabbitmq.connection import Address, Wire, translated
 from sqsdelay.rabbitmq.link import MAYBE_SENT, Jobs, Link, Publication
@@ -41,9 +39,9 @@ class Publisher:
     def __init__(
         self,
         given: Address,
-        *,
         confirm_seconds: float = DEFAULT_CONFIRM_SECONDS,
         connect_seconds: float = DEFAULT_CONNECT_SECONDS,
+        *,
         blocked_seconds: float = inf,
     ) -> None:
         check_range(0.01, confirm_seconds=confirm_seconds, connect_seconds=connect_seconds)
@@ -88,7 +86,7 @@ class Publisher:
 
         with self._lock:
             if self._closed:
-                raise ConfigurationError("the sender is closed; create a new one")
+                raise errors.ConfigurationError("the sender is closed; create a new one")
             if self._thread is None:
                 try:
                     self._wire = Wire()
@@ -105,7 +103,7 @@ class Publisher:
                 self._thread = thread
             self._wire.loop.add_callback_threadsafe(submit)
         while not done.wait(min(1.0, self._confirm_seconds / 4)):
-            self._wire.loop.add_callback_threadsafe(partial(self._end_late, waiting, began))
+            self._wire.loop.add_callback_threadsafe(lambda: self._end_late(waiting, began))
 
     def _end_late(self, publications: Sequence[Publication], began: float) -> None:
         """Settle what has no answer by the call's deadline."""
@@ -124,7 +122,9 @@ class Publisher:
             each.settle(taken if each.written else untaken)
         self._jobs.discard_settled()
 
-    def uncaught(self, topology: Topology, *, since: float | None = None) -> SqsDelayError | None:
+    def uncaught(
+        self, topology: Topology, since: float | None = None
+    ) -> errors.SqsDelayError | None:
         """Why to delay nothing there: a due message that nobody is bound for has no place to go to, and holds
         up all others; or that could not be found out."""
         nobody = f"{PROBE}{uuid.uuid4()}"
@@ -135,7 +135,7 @@ class Publisher:
         if not isinstance(probe.error, errors.SendFailed) or probe.error.transient:
             return probe.error
         problem = uncaught(topology, self._given.virtual_host)
-        return ConfigurationError(
+        return errors.ConfigurationError(
             f"{problem.subject} {problem.text}; set the policy: {problem.remedy} -- or use a prefix of your "
             "own, or accept it with without_alternate_exchange=True (--without-alternate-exchange)"
         )
@@ -165,7 +165,7 @@ class Publisher:
                     (self._link.disconnect if self._ending else self._link.serve)()
             except Exception as error:
                 # Whatever it is, nobody may be left waiting for an answer.
-                if not isinstance(error, SqsDelayError):
+                if not isinstance(error, errors.SqsDelayError):
                     logger.exception("the connection to RabbitMQ at %s broke", self._given)
                 self._jobs.fail(translated(error, self._given))
             finally:
@@ -180,13 +180,13 @@ class Publisher:
             stop=tenacity.stop_after_delay(self._connect_seconds),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=2),
             retry=tenacity.retry_if_exception(
-                lambda error: not (self._ending or isinstance(error, ConfigurationError))
+                lambda error: not (self._ending or isinstance(error, errors.ConfigurationError))
             ),
             sleep=lambda seconds: self._wire.wait(lambda: self._ending, seconds),
             reraise=True,
         )
-        given, seconds = self._given, self._confirm_seconds
-        link = retrying(Link, given, self._wire, self._jobs, confirm_seconds=seconds)
+        given = self._given
+        link = retrying(Link, given, self._wire, self._jobs, self._confirm_seconds)
         first = given.nodes.index(link.at.nodes[0])
         self._given = Address(given.nodes[first:] + given.nodes[:first])
         return link

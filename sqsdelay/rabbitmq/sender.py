@@ -23,7 +23,6 @@ from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.link import BindJob, Publication, refused
 from sqsdelay.rabbitmq.message import RabbitMqMessage
 from sqsdelay.rabbitmq.publisher import DEFAULT_CONFIRM_SECONDS, DEFAULT_CONNECT_SECONDS, Publisher
-from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology, check_queue_name
 
 
 class RabbitMqRoute(StrEnum):
@@ -82,7 +81,7 @@ class RabbitMqSender:
         self,
         url: str | Sequence[str],
         *,
-        prefix: str = OWN_PREFIX,
+        prefix: str = topology.OWN_PREFIX,
         without_alternate_exchange: bool = False,
         bind: bool = True,
         confirm_seconds: float = DEFAULT_CONFIRM_SECONDS,
@@ -91,14 +90,12 @@ class RabbitMqSender:
     ) -> None:
         given = parameters(url)
         self._user = given.user
-        self._topology = Topology(prefix)
+        self._topology = topology.Topology(prefix)
         self._caught = without_alternate_exchange or not self._topology.shared
         self._bind = bind
         self._max_message_bytes = max_message_bytes
         self._now_ms = SystemClock().now_ms
-        self._publisher = Publisher(
-            given, confirm_seconds=confirm_seconds, connect_seconds=connect_seconds
-        )
+        self._publisher = Publisher(given, confirm_seconds, connect_seconds)
 
     def __enter__(self) -> Self:
         return self
@@ -137,7 +134,7 @@ class RabbitMqSender:
             Unconfirmed: the broker may have it or not.
         """
         message = RabbitMqMessage(body, delay, due_at, headers or {}, message_id, properties)
-        (result,) = self._send_each([(check_queue_name(endpoint), message)])
+        (result,) = self._send_each([(topology.check_queue_name(endpoint), message)])
         if result.error is not None:
             raise result.error
         return result
@@ -154,7 +151,7 @@ class RabbitMqSender:
         Raises:
             InvalidEndpoint: nothing was sent.
         """
-        check_queue_name(endpoint)
+        topology.check_queue_name(endpoint)
         return self._send_each([(endpoint, message) for message in messages])
 
     def _send_each(
@@ -273,7 +270,7 @@ class AsyncRabbitMqSender:
             ConfigurationError: also where the sender is closed.
         """
         message = RabbitMqMessage(body, delay, due_at, headers or {}, message_id, properties)
-        queue = check_queue_name(endpoint)
+        queue = topology.check_queue_name(endpoint)
         size = len(body) if isinstance(body, str | bytes) else 0
         # Delayed messages go to the same levels; one without a delay to its own queue, which may not
         # answer, and holds up none but its like.
