@@ -90,9 +90,7 @@ class Publisher:
             if self._thread is None:
                 try:
                     self._wire = Wire()
-                    thread = threading.Thread(
-                        target=self._run, name="sqsdelay-rabbitmq", daemon=True
-                    )
+                    thread = threading.Thread(None, self._run, "sqsdelay-rabbitmq", daemon=True)
                     thread.start()
                 except (OSError, RuntimeError) as error:
                     if isinstance(error, RuntimeError):  # no thread, rather than no file, is left
