@@ -63,7 +63,7 @@ class RabbitMqOutbox:
         self._needed = [check_queue_name(endpoint)]
         self._error_queue = endpoint + ERROR_QUEUE_SUFFIX
         self._max_message_bytes = max_message_bytes
-        self.now_ms = (clock or SystemClock()).now_ms
+        self._clock = clock or SystemClock()
         self._publisher = Publisher(self._given, confirm_seconds, connect_seconds)
 
     def check(self) -> None:
@@ -72,6 +72,10 @@ class RabbitMqOutbox:
             for queue in self._needed:
                 session.ask("queue_declare", queue, passive=True)
             create_missing(session, lasting_queue(self._error_queue))
+
+    def now_ms(self) -> int:
+        """The local clock's now."""
+        return self._clock.now_ms()
 
     def send(self, messages: Sequence[StoredMessage]) -> list[Failure | None]:
         now_ms = self.now_ms()
