@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from sqsdelay import errors
 from sqsdelay.core import endpoint as endpoints
@@ -64,23 +64,25 @@ ALWAYS_PARKED_BYTES: Final = 32 * 1024
 
 
 class Call:
-    """One call's endpoint, and what failed when the queue service was asked about it: the same is not asked
-    again for each message."""
+    """One call's endpoint, and what it has asked the queue service about that, errors included: nothing is
+    asked again for each message."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self._failed: dict[Any, errors.SqsDelayError] = {}
+        self._answers: dict[Any, Any] = {}
 
     def once(self, ask: Callable[[A], T], about: A) -> T:
-        """The answer to ``ask(about)``, which remembers it; or the error that it raised before."""
+        """The answer to ``ask(about)``, or the error it raised, which is raised again."""
         key = ask, about.name
-        if key in self._failed:
-            raise self._failed[key]
-        try:
-            return ask(about)
-        except errors.SqsDelayError as error:
-            self._failed[key] = error
-            raise
+        if key not in self._answers:
+            try:
+                self._answers[key] = ask(about)
+            except errors.SqsDelayError as error:
+                self._answers[key] = error
+        answer = self._answers[key]
+        if isinstance(answer, errors.SqsDelayError):
+            raise answer
+        return cast(T, answer)
 
 
 @dataclass(slots=True)

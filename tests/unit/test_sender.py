@@ -313,6 +313,12 @@ def test_an_outage_is_asked_about_once_per_call(clock: ManualClock) -> None:
     results = QueueSender(queues).send_many("orders", messages)
     assert {type(result.error) for result in results} == {errors.QueueUnavailable}
     assert asked == ["orders", "orders-due", "orders-delay.fifo"]
+    silent = InMemoryQueues(clock)
+    silent.create_endpoint("orders")
+    silent.synchronise = lambda queue: asked.append(queue.name)  # type: ignore[method-assign]
+    due_at = utc(clock.true_ms + 60_000)
+    QueueSender(silent).send_many("orders", [Message("x", due_at=due_at)] * 50)
+    assert asked[3:] == ["orders"]  # though its answer did not tell the time
 
 
 def _unreachable() -> str:
