@@ -20,7 +20,7 @@ from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.ports import in_each_child
 from sqsdelay.rabbitmq.connection import Address, Wire, place, translated
 from sqsdelay.rabbitmq.link import MAYBE_SENT, Job, Jobs, Link, Publication
-from sqsdelay.rabbitmq.topology import PROBE, Topology, routing_key, uncaught
+from sqsdelay.rabbitmq.topology import PROBE, Topology, routing_key
 
 logger = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ class Publisher:
         probe = Publication(topology.delivery_exchange, routing_key(0, nobody), b"", properties)
         self.publish([probe], since=since)
         if isinstance(probe.error, errors.SendFailed) and not probe.error.transient:
-            return uncaught(topology, self._given.virtual_host)
+            return topology.uncaught(self._given.virtual_host)
         if probe.error is not None:
             raise probe.error
         return None
