@@ -17,9 +17,9 @@ from sqsdelay.core.delay import utc
 from sqsdelay.core.message import full_batches
 from sqsdelay.rabbitmq import connection
 from sqsdelay.rabbitmq.connection import Session, Taken, parameters
-from sqsdelay.rabbitmq.link import BindJob, Publication
+from sqsdelay.rabbitmq.link import Publication
 from sqsdelay.rabbitmq.management import Management, hand_overs, held, ready, uncounted
-from sqsdelay.rabbitmq.message import PERSISTENT, RabbitMqMessage, due_of, resendable
+from sqsdelay.rabbitmq.message import PERSISTENT, RabbitMqMessage, due_of, encoded, resendable
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.sender import RabbitMqSender
 from sqsdelay.rabbitmq.topology import LEVELS, Binding, Place, Topology, check_queue_name, read_key
@@ -48,21 +48,9 @@ def declare(url: str | Sequence[str], topology: Topology | None = None) -> None:
     on = topology or Topology()
     with Session(parameters(url)) as session:
         for each in (*on.exchanges(), *on.queues(), *on.bindings()):
-            make(session, each)
+            _racing(make, session, each)
 
 
-@tenacity.retry(
-    stop=tenacity.stop_after_attempt(5),
-    wait=tenacity.wait_random_exponential(multiplier=0.2, max=2),
-    # Another's declaration at the same moment closed our channel: 404, 405 or 541.
-    retry=tenacity.retry_if_exception(
-        lambda error: (
-            isinstance(error, ChannelClosedByBroker)
-            and error.reply_code not in (connection.ACCESS_REFUSED, connection.PRECONDITION_FAILED)
-        )
-    ),
-    reraise=True,
-)
 def make(session: Session, wanted: Place | Binding) -> None:
     """Declare one of these, or find it equal."""
     if isinstance(wanted, Binding):
@@ -74,11 +62,25 @@ def make(session: Session, wanted: Place | Binding) -> None:
         session.ask(method, wanted.name, durable=True, arguments=arguments, **options)
 
 
+_racing: Final = tenacity.Retrying(
+    stop=tenacity.stop_after_attempt(5),
+    wait=tenacity.wait_random_exponential(multiplier=0.2, max=2),
+    # Another's declaration at the same moment closed our channel: 404, 405 or 541.
+    retry=tenacity.retry_if_exception(
+        lambda error: (
+            isinstance(error, ChannelClosedByBroker)
+            and error.reply_code not in (connection.ACCESS_REFUSED, connection.PRECONDITION_FAILED)
+        )
+    ),
+    reraise=True,
+)
+
+
 def create_missing(session: Session, *queues: Place) -> list[str]:
     """Declare those that are missing, and name them; one that is there stays, whatever its arguments."""
     missing = [each for each in queues if session.count(each.name) is None]
     for each in missing:
-        make(session, each)
+        _racing(make, session, each)
     return [each.name for each in missing]
 
 
@@ -102,32 +104,42 @@ def bind(
     Raises:
         InvalidEndpoint, QueueMissing: no usable name; no such queue.
         ConfigurationError: no infrastructure; no permission.
+        InvalidMessage: one has headers that cannot be written; it stays, all others were sent on.
         QueueUnavailable: the broker cannot be reached, or takes no messages for 5 s.
     """
     check_queue_name(endpoint)
     given, on = parameters(url), topology or Topology()
     publisher, sent_on = Publisher(given, blocked_seconds=5.0), Transfer()
+    unwritable: list[errors.InvalidMessage] = []
 
     def messages() -> Iterator[tuple[Taken, Publication]]:
         for name, taken in undeliverable(session, on):
             if name == endpoint:
                 properties = resendable(taken[1])
                 properties.delivery_mode = PERSISTENT
-                yield taken, Publication("", endpoint, taken[2], properties)
+                try:
+                    encoded(properties)
+                except errors.InvalidMessage as error:
+                    unwritable.append(error)
+                else:
+                    yield taken, Publication("", endpoint, taken[2], properties)
 
     def send(publications: list[Publication]) -> list[errors.SqsDelayError | None]:
         publisher.publish(publications)
         return [each.error for each in publications]
 
     with Session(given) as session, closing(publisher):
-        binding = BindJob(endpoint, on)
-        publisher.publish([binding])
-        if binding.error is not None:
-            raise binding.error
+        for each in on.way(endpoint):
+            if isinstance(each, Place):
+                create_missing(session, each)
+            else:
+                make(session, each)
         if conventional:
             make(session, Place("exchange", endpoint, "fanout"))
             make(session, Binding(endpoint, endpoint, ""))
         _move(session, on.undeliverable, messages(), send, sent_on, stop=errors.SqsDelayError)
+    for error in unwritable:
+        raise error
     return sent_on.moved
 
 
@@ -217,7 +229,7 @@ def teardown(
         queues = list(ready(session, doomed))
         if not queues and not session.found("exchange_declare", doomed.level_name(0)):
             raise errors.ConfigurationError(
-                f"there is no infrastructure {doomed.prefix!r} at {connection.place(given)}; nothing was "
+                f"there is no infrastructure {doomed.prefix!r} at {given}; nothing was "
                 "deleted; check --prefix and the virtual host"
             )
         if management is not None:
