@@ -62,15 +62,13 @@ def make(session: Session, wanted: Place | Binding) -> None:
         session.ask(method, wanted.name, durable=True, arguments=arguments, **options)
 
 
+_REFUSALS: Final = (connection.ACCESS_REFUSED, connection.PRECONDITION_FAILED)
 _racing: Final = tenacity.Retrying(
     stop=tenacity.stop_after_attempt(5),
     wait=tenacity.wait_random_exponential(multiplier=0.2, max=2),
     # Another's declaration at the same moment closed our channel: 404, 405 or 541.
     retry=tenacity.retry_if_exception(
-        lambda error: (
-            isinstance(error, ChannelClosedByBroker)
-            and error.reply_code not in (connection.ACCESS_REFUSED, connection.PRECONDITION_FAILED)
-        )
+        lambda error: isinstance(error, ChannelClosedByBroker) and error.reply_code not in _REFUSALS
     ),
     reraise=True,
 )
@@ -321,10 +319,7 @@ def transfer(
         with Session(given) as session:  # what no get returns
             names = [*ready(session, of), *hand_overs(management.named("queues"), of)]
         count = sum(each[-1]["messages_dlx"] for each in held(management, names).values())
-        reason = (
-            "they are due, and the broker is handing them over to the next queue (messages_dlx); bind "
-            "their endpoints, make room in their queues, or wait"
-        )
+        reason = "being handed over by the broker (messages_dlx); bind their endpoints, make room, or wait"
         done.left += Counter({reason: count})  # of none, nothing
     return done
 

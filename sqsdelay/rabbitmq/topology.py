@@ -129,8 +129,8 @@ class Topology:
 
     def way(self, endpoint: str) -> list[Place | Binding]:
         """What brings an endpoint's due messages to its queue, its last step first. A level hands over one
-        message after the other: were the endpoint's queue its next place, a full one would hold up all others'.
-        So, where not shared, they wait in a hand-over queue of its own for as long as it refuses them."""
+        after the other: were the endpoint's queue its next place, a full one would hold up all others'
+        messages. So, where not shared, they wait in a hand-over queue of its own while it refuses them."""
         key = binding_key(endpoint)
         if self.shared:
             return [Binding(self.delivery_exchange, endpoint, key)]

@@ -96,9 +96,7 @@ def _declared(session: Session, topology: Topology, listed: dict[str, Any]) -> I
             yield Problem(subject, f"differs from what is expected: {difference}", remedy)
 
 
-def _hidden(
-    management: Management, topology: Topology, listed: dict[str, Any]
-) -> Iterator[Problem]:
+def _hidden(management: Management, on: Topology, listed: dict[str, Any]) -> Iterator[Problem]:
     """What AMQP does not show."""
     version = str(management.get("/overview")["rabbitmq_version"])
     release = tuple(map(int, re.findall(r"\d+", version)[:2]))
@@ -114,26 +112,25 @@ def _hidden(
                 text = f"has a {name} alarm: the broker takes no messages from anyone, on any node"
                 remedy = "free some of it there; rabbitmq-diagnostics alarms shows the limits"
                 yield Problem(f"node {node['name']}", text, remedy)
-    yield from _handed_over(management, topology)
+    yield from _handed_over(management, on)
     # From 4.0 on a quorum queue without a delivery limit has one of 20. Source: as `DELIVERY_LIMIT`.
-    limited = topology.shared and release >= (4, 0)
+    limited = on.shared and release >= (4, 0)
     default = f"has RabbitMQ {version}'s delivery limit of 20" if limited else ""
-    for queue in topology.queues():
+    for queue in on.queues():
         found = listed["queue"].get(queue.name, {})
-        yield from _of_queue(queue.name, found, len(nodes), default, management, topology)
+        yield from _of_queue(queue.name, found, len(nodes), default, management, on)
     bindings = management.of("bindings")
-    present = {
-        (b["source"], b["destination"], b["routing_key"], b["destination_type"]) for b in bindings
-    }
-    for each in topology.bindings():
+    told = ("source", "destination", "routing_key", "destination_type")
+    present = {tuple(map(each.get, told)) for each in bindings}
+    for each in on.bindings():
         # The catch-all's is optional where shared, as its exchange is.
-        optional = topology.shared and each.source == topology.undeliverable
+        optional = on.shared and each.source == on.undeliverable
         if each not in present and not optional:
             subject = f"binding {each.source} -> {each.destination}"
             text = f"is missing (key {each.routing_key})"
-            yield Problem(subject, text, topology.command("declare"))
-    if topology.shared:
-        yield from _holding_up(management, topology, listed, bindings)
+            yield Problem(subject, text, on.command("declare"))
+    if on.shared:
+        yield from _holding_up(management, on, listed, bindings)
 
 
 def _feature_flags(management: Management) -> Iterator[Problem]:
@@ -254,8 +251,7 @@ def _undeliverable(session: Session, topology: Topology) -> Iterator[Problem]:
     part = f" (of the first {total} of {waiting})" if total < waiting else ""
     for endpoint, count in sorted(by_endpoint.items()):
         if not endpoint.startswith(PROBE):
-            place = topology.undeliverable
+            place, command = topology.undeliverable, topology.command("bind", endpoint)
             text = f"{count} messages{part} were due, but no queue was bound for it; they wait in {place}"
-            command = topology.command("bind", endpoint)
             remedy = f"create the queue if it is missing, then: {command}"
             yield Problem(f"endpoint {endpoint}", text, remedy, fatal=False)
