@@ -293,7 +293,7 @@ def test_a_job_of_another_version_is_refused(
     told = "another sqsdelay has run this job: "
     monkeypatch.setattr(stored_job, "bucket_of", driver.bucket)
     options = Options(store="s3://parked", job="j", retry_seconds=0, region="us-east-1")
-    sink = Sink(options=options, columns=Columns(names=frozenset(), key=None))
+    sink = Sink(options=options, columns=Columns(names=frozenset()))
     driver.s3.objects[record] = found.replace(b'"version": 1', b'"version": 2')
     for refused in (sink.begin, lambda: driver.task(rows("2"))):
         with pytest.raises(SchemaMismatch, match=f"{told}.*has version 2, .*name another job"):
@@ -340,7 +340,7 @@ def test_many_tasks_are_committed(
     assert task.staged is not None
     report = TaskReport(Attempt("w" * 32), task.counts.reported(), staged=task.staged)
     options = Options(store="s3://parked", endpoint="orders", parts=tasks)
-    sink = Sink(options=options, columns=Columns(names=frozenset(), key=None))
+    sink = Sink(options=options, columns=Columns(names=frozenset()))
     monkeypatch.setattr(stored_job, "bucket_of", driver.bucket)
     tracemalloc.start()
     try:
