@@ -20,13 +20,13 @@ from math import ceil
 from typing import Any, Final, TypeVar
 
 from sqsdelay import errors
-from sqsdelay.core.delay import Clock, Reject, SystemClock, check_range
+from sqsdelay.core.delay import Clock, Reject, SystemClock, check_positive, check_range
 from sqsdelay.core.limits import MAX_RECEIVE_WAIT_SECONDS, STOP_SECONDS
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching import settlement
 from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH, CircuitBreaker, take_turns
-from sqsdelay.dispatching.settlement import AtLeastOnce, Round, Settlement, ids_of
+from sqsdelay.dispatching.settlement import Destination, Round, Settlement, ids_of
 from sqsdelay.errors import CriticalError
 from sqsdelay.ports.queues import Delivery, Failure, TimeoutTransport
 from sqsdelay.ports.stores import Claim, ClaimsIds, DelayedMessageStore, TransactionMode
@@ -95,10 +95,9 @@ class TimeoutSettings:
     wait_seconds: int = DEFAULT_WAIT_SECONDS
 
     def __post_init__(self) -> None:
-        for name in ("outage_seconds", "announce_again_seconds", "batch_size", "poll_seconds"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise errors.InvalidSetting("use more than 0", **{name: value})
+        check_positive(outage_seconds=self.outage_seconds, poll_seconds=self.poll_seconds)
+        check_positive(announce_again_seconds=self.announce_again_seconds)
+        check_range(1, batch_size=self.batch_size)
         check_range(0, number_of_retries=self.number_of_retries)
         check_range(0, MAX_RECEIVE_WAIT_SECONDS, wait_seconds=self.wait_seconds)
 
@@ -129,7 +128,7 @@ class TimeoutManager:
     ) -> None:
         self._settings, clock = settings or TimeoutSettings(), clock or SystemClock()
         self._store, self._transport, self._on_done = store, transport, on_done
-        self._destination = AtLeastOnce(transport, clock)
+        self._destination = Destination(transport, clock)
         # Of all threads: without a ledger it remembers nothing from one claim to the next.
         self._settlement = Settlement(
             store=store,

@@ -10,17 +10,18 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import DelayedDelivery, Dispatcher, DispatchSettings
-from sqsdelay.dispatching.settlement import ExactlyOnce
 from sqsdelay.errors import ConfigurationError, CriticalError, StoreMissing, StoreUnavailable
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores import open_store
-from sqsdelay.stores.sqlite.sqlite_store import RESERVE_BYTES, SqliteStore
+from sqsdelay.stores.sqlite.sqlite_store import RESERVE_BYTES, SqliteClaim, SqliteStore
 from sqsdelay.testing import InMemoryOutbox, ManualClock
 from tests.messages import a_message
 from tests.patience import wait_for
@@ -128,9 +129,11 @@ def test_stored_in_the_callers_transaction(tmp_path: Path) -> None:
             store.store([message("b", 0)], transaction="x")
 
 
-def test_an_effect_may_store_the_next_message(tmp_path: Path) -> None:
+def test_an_effect_may_store_the_next_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Exactly once, a repeating timer: the next message commits with the removal of those that are due, which
-    have their effect in one call."""
+    have their effect in one call. If they cannot be removed, it is undone, and they have it next time."""
     with opened(tmp_path) as store:
         store.store([message("tick-0", 1), message("tick-1", 1)])
 
@@ -144,6 +147,10 @@ def test_an_effect_may_store_the_next_message(tmp_path: Path) -> None:
 
         dispatcher = Dispatcher(store, ExactlyOnce(deliver=deliver, reject=reject))
         dispatcher.start()
+        with monkeypatch.context() as broken:
+            broken.setattr(SqliteClaim, "remove", Mock(side_effect=StoreUnavailable("disk error")))
+            with pytest.raises(StoreUnavailable):
+                dispatcher.dispatch()
         assert len(dispatcher.dispatch().released) == 2
         assert [m.message_id for m in store.pending(10)] == ["tick-2"]
         assert store._connection.execute("SELECT id FROM ticks").fetchall() == [("tick-0",)]
@@ -153,10 +160,11 @@ def test_a_store_error_within_an_effect_is_that_messages_failure(tmp_path: Path)
     """An effect may use another store; that one's trouble must not hold up the rest of this one."""
     with opened(tmp_path) as store, closing(SqliteStore(tmp_path / "no.db", endpoint="x")) as other:
         store.store([message("bad", 1), message("good", 2)])
-        rejected: list[str] = []
+        rejected, tried = list[str](), list[list[str]]()
 
         def deliver(transaction: Any, messages: Sequence[StoredMessage]) -> None:
-            if any(each.message_id == "bad" for each in messages):
+            tried.append([each.message_id for each in messages])
+            if "bad" in tried[-1]:
                 other.store([message("next", 3)])
 
         def reject(transaction: Any, message: StoredMessage, reason: str) -> None:
@@ -165,7 +173,7 @@ def test_a_store_error_within_an_effect_is_that_messages_failure(tmp_path: Path)
         dispatcher = Dispatcher(store, ExactlyOnce(deliver=deliver, reject=reject))
         dispatcher.start()
         assert [each.message_id for each in dispatcher.dispatch().released] == ["good"]
-        assert len(rejected) == 1
+        assert (len(rejected), tried) == (1, [["bad", "good"], ["bad"], ["good"]])
         assert rejected[0].startswith("bad: StoreMissing: StoreMissing: table x.delayed does not")
 
 

@@ -29,7 +29,7 @@ from sqsdelay.spark.sink import worker
 from sqsdelay.spark.sink.data_source import BatchWriter
 from sqsdelay.spark.sink.job import Sink
 from sqsdelay.spark.sink.options import Columns, Options
-from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds, SentBefore
+from sqsdelay.spark.sink.receipts import Before, Mark, Receipts, SeenIds, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Attempt, Run, TaskReport
 from sqsdelay.spark.sink.task import Task
@@ -62,7 +62,7 @@ def one_task(clock: ManualClock, queues: InMemoryQueues | None = None, **more: A
     queues = queues or InMemoryQueues(clock)
     queues.create_endpoint("orders")
     rows = Rows(
-        columns=Columns(names=frozenset({"body", "delay_seconds", "message_id"}), key=None),
+        columns=Columns(names=frozenset({"body", "delay_seconds", "message_id"})),
         options=Options(endpoint="orders"),
         delay_start_ms=clock.now_ms(),
     )
@@ -146,7 +146,7 @@ def test_a_job_that_is_run_again_sends_only_the_rest(tmp_path: Path) -> None:
     assert list(first.send([of_ids(["a", "b"], ["x", "y"])])) == []
     cut_off = tmp_path / "a%2Fjob/parts=1/part=0/part-w-00001-1.parquet"
     cut_off.write_bytes(b"PAR1 killed")
-    second = one_task(clock, sent_before=receipts.load())
+    second = one_task(clock, before=Before(sent=receipts.load()))
     (kept,) = second.send([of_ids(["a", "b", "c"], ["x", "other", "z"])])
     assert (second.counts.sent, second.counts.already_sent) == (1, 1)
     assert "an earlier run of this job" in kept.column("reason")[0].as_py()
@@ -236,7 +236,7 @@ def test_a_plan_counts_from_the_jobs_instant(tmp_path: Path) -> None:
     """Of a job that was killed, or stopped by Ctrl-C, it plans the rest: its receipts have the due times of
     the first run. Of one that never ran, it leaves nothing."""
     options = Options(job="job", receipts=str(tmp_path), plan=True, region="us-east-1")
-    sink = Sink(options=options, columns=Columns(names=frozenset({"body", "due_at"}), key=None))
+    sink = Sink(options=options, columns=Columns(names=frozenset({"body", "due_at"})))
     assert sink.begin().delay_start_ms > 1000
     assert list(tmp_path.iterdir()) == []
     receipts = Receipts(str(tmp_path), "job")
@@ -253,7 +253,7 @@ def test_no_task_begins_without_a_store_that_is_one(monkeypatch: pytest.MonkeyPa
     """Be it an empty text: not each task, after the job has begun."""
     monkeypatch.setattr("sqsdelay.spark.sink.job.planned_ms", lambda *_: 0)
     options = Options(endpoint="orders", store="", region="us-east-1")
-    columns = Columns(names=frozenset({"body", "due_at"}), key=None)
+    columns = Columns(names=frozenset({"body", "due_at"}))
     with pytest.raises(ConfigurationError, match="the store's URL is not valid"):
         Sink(options=options, columns=columns).begin()
 
@@ -275,7 +275,7 @@ def test_a_micro_batch_that_is_run_again_keeps_and_reads_its_receipts(tmp_path: 
     found = []
     for began_ms in (1000, 1000, 2000):
         attempt = Attempt("j-7", began_ms=began_ms)
-        found.append(len(sent_before(receipts, options, attempt).ids))
+        found.append(len(sent_before(receipts, None, options, attempt).sent.ids))
         writer = receipts.writer(attempt)
         writer.add("orders", f"m{began_ms}", None, "delay-queue", Mark(began_ms, 7))
         writer.close()
@@ -292,7 +292,7 @@ def test_two_writes_of_one_micro_batch_keep_the_rejects_of_both(
     context = Mock(partitionId=number, attemptNumber=number, taskAttemptId=number)
     monkeypatch.setattr("pyspark.TaskContext.get", lambda: context)
     monkeypatch.setattr("sqsdelay.spark.sink.worker.pace", lambda: CallPace())
-    columns = Columns(names=frozenset({"body", "due_at", "message_id"}), key=None)
+    columns = Columns(names=frozenset({"body", "due_at", "message_id"}))
     options = Options(job="j", batch=7, rejects=str(tmp_path), region="us-east-1")
     for bodies in (["a", "A"], ["b"], ["A", "a"], ["b"]):
         dues, ids = [datetime(2035, 1, 1, tzinfo=UTC)] * len(bodies), [""] * len(bodies)
@@ -319,7 +319,7 @@ def test_a_report_is_small_whatever_was_sent() -> None:
     ids[1::1000] = [f"{n}" * 1000 for n in range(17)]
     kept = sum(batch.num_rows for batch in task.send([of_ids(ids, bodies)]))
     attempt = Attempt("w" * 200, 123_456, 3, 10**9, 10**13)
-    report = TaskReport(attempt, task.counts.reported(), rejects="x" * 250, receipts=True)
+    report = TaskReport(attempt, task.counts.reported(), rejects="x" * 250)
     assert kept == task.counts.rejected == 34
     assert len(pickle.dumps(report)) < 1024
 
@@ -396,7 +396,7 @@ def test_a_file_that_would_fail_later_is_refused_at_once(
 def test_the_collector_passes_over_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its model of SQS is most of what stays for good."""
     rows = Rows(
-        columns=Columns(names=frozenset({"body"}), key=None),
+        columns=Columns(names=frozenset({"body"})),
         options=Options(endpoint="orders", region="us-east-1"),
         delay_start_ms=0,
     )

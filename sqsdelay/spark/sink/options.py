@@ -15,7 +15,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
-from sqsdelay.spark.locations import absolute, file_name, is_uri
+from sqsdelay.spark.session import absolute, file_name, is_uri
 
 DEFAULT_CONCURRENCY: Final = 32
 """Batches one task keeps in flight: threads hide the service's latency, and add no CPU."""
@@ -139,7 +139,7 @@ def _whole(name: str, text: str, least: int) -> int:
 
 
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
-_TEXTS: Final = (
+TEXTS: Final = (
     "body",
     "endpoint",
     "message_id",
@@ -147,9 +147,9 @@ _TEXTS: Final = (
     "message_deduplication_id",
     "_corrupt_record",
 )
-COLUMNS: Final = (*_TEXTS[:-1], "delay_seconds", "due_at", "attributes")
+COLUMNS: Final = (*TEXTS[:-1], "delay_seconds", "due_at", "attributes")
 _TYPES: Final[Mapping[str, tuple[Sequence[str], str]]] = {
-    **dict.fromkeys(_TEXTS, (("string",), "string")),
+    **dict.fromkeys(TEXTS, (("string",), "string")),
     "delay_seconds": ((*_INTEGERS, "float", "double"), "a number of seconds (bigint or double)"),
     "due_at": (("timestamp",), "timestamp"),
     "attributes": (("map<string,string>",), "map<string,string>"),
@@ -163,7 +163,7 @@ class Columns:
     they are here, by the table's own spelling where that differs."""
 
     names: frozenset[str]
-    key: str | None
+    key: str | None = None
     spelled: Mapping[str, str] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
