@@ -175,7 +175,7 @@ def _grid(
     """A table's titles, and of each row the texts, and whether they are bad."""
 
     def bad(row: Mapping[str, Any], name: str) -> bool:
-        return row[name] in _BAD if name == "status" else name in _BAD and row[name] > 0
+        return row[name] in _BAD if name == "status" else name in _BAD and bool(row[name])
 
     known = {name: name.removesuffix("_ms").replace("_", " ").capitalize() for name in names}
     known |= _TITLES | titles
