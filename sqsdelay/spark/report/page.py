@@ -61,11 +61,9 @@ _TROUBLE: Final = (
     "last_seen", "last_event",
 )  # fmt: skip
 _TROUBLES: Final = {
-    "lost": "status = 'lost'",
-    "duplicated": "duplicated",
-    "early": "early",
+    "lost": "status = 'lost'", "duplicated": "duplicated", "early": "early",
     "rejected": "status = 'rejected'",
-}
+}  # fmt: skip
 
 
 def figures_of(tables: Mapping[str, DataFrame]) -> dict[str, Any]:
