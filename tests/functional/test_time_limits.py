@@ -254,7 +254,7 @@ def test_a_worker_stops_while_nothing_answers(black_hole: str) -> None:
     worker = threading.Thread(target=DelayConsumer("orders").run, args=(stop,), daemon=True)
     worker.start()
     stop.set()
-    worker.join(15)
+    worker.join(PATIENCE_SECONDS)
     assert not worker.is_alive()
 
 
@@ -263,7 +263,7 @@ def test_a_worker_stops_with_a_batch_in_hand_and_nothing_answers(
     local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its copies come back; a call that is not answered is not waited for to its end."""
-    monkeypatch.setattr("sqsdelay.sqs.client.ANSWER_SECONDS", 60)
+    monkeypatch.setattr("sqsdelay.sqs.client.ANSWER_SECONDS", 10 * PATIENCE_SECONDS)
     monkeypatch.setattr("sqsdelay.sqs.receivers.STOP_SECONDS", 0.5)
     endpoint = Endpoint.parse("stopped")
     client = local_aws.client("sqs")
@@ -278,9 +278,9 @@ def test_a_worker_stops_with_a_batch_in_hand_and_nothing_answers(
         stop = threading.Event()
         worker = threading.Thread(target=consumer.run, args=(stop,), daemon=True)
         worker.start()
-        assert process.wait(60)
+        assert process.wait(PATIENCE_SECONDS)
         stop.set()
-        worker.join(30)
+        worker.join(PATIENCE_SECONDS)
         assert not worker.is_alive()
     assert "stopped while SQS does not answer" in caplog.text
 
