@@ -40,7 +40,7 @@ START_MS = round(START.timestamp() * 1000)
 def sqs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """An endpoint on moto and the function's environment, wired anew for each test."""
     monkeypatch.setenv("SQSDELAY_ENDPOINT", "orders")
-    monkeypatch.setenv("SQSDELAY_STORE", "dynamodb://parked")
+    monkeypatch.setenv("SQSDELAY_STORE", "dynamodb://parked?shards=2")
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders-dispatcher")
     module.function.cache_clear()
     with mock_aws(), time_machine.travel(START, tick=False):
@@ -52,7 +52,7 @@ def sqs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture
 def store(sqs: Any) -> Iterator[DynamoDbStore]:
-    store = DynamoDbStore("parked", endpoint="orders")
+    store = DynamoDbStore("parked", endpoint="orders", shards=2)
     store.set_up()
     yield store
     store.close()
@@ -296,7 +296,7 @@ def test_a_missing_table_is_an_error_each_time(sqs: Any) -> None:
     """A wrong deployment raises an alarm, and works as soon as it is mended."""
     with pytest.raises(StoreMissing, match="parked does not exist"):
         module.handler({}, Context())
-    store = DynamoDbStore("parked", endpoint="orders")
+    store = DynamoDbStore("parked", endpoint="orders", shards=2)
     store.set_up()
     store.close()
     assert module.handler({}, Context())["released"] == 0

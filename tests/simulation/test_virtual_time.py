@@ -9,7 +9,7 @@ from tests.simulation.store_faults import S3, StoreScenario
 from tests.simulation.virtual_party import Trouble
 from tests.simulation.virtual_world import Plan, Run
 
-MESSAGES = 200
+MESSAGES = 120
 
 
 @pytest.mark.parametrize(
