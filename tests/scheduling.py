@@ -29,21 +29,32 @@ ALONE: Final = (
 """Files of these folders that start processes of their own and share nothing."""
 
 
+CDK: Final = (
+    "tests/acceptance/deployed/",
+    "tests/acceptance/iam/",
+    "tests/infra/",
+    "tests/functional/test_packaging.py",
+)
+"""What needs the CDK in the tests' own process, which takes ten seconds of a processor to load it."""
+
+
 class FilesAndFolders(LoadScopeScheduling):
     """A file's tests stay together, and so do those of a folder that shares a costly fixture.
 
     The longest folders first; then in the order of collection (``--no-loadscope-reorder``), acceptance tests
     first and unit tests last: so that no process is left alone with something long, and not all that is
-    heavy starts at once.
+    heavy starts at once. Whoever has the CDK goes on with it, and others leave it to him while they can.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         return scope(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        longest = next((each for each in FIRST if each in self.workqueue), None)
-        if longest is not None:
-            self.workqueue.move_to_end(longest, last=False)
+        has_cdk = not self.assigned_work.get(node, {}).keys().isdisjoint(CDK)
+        fitting = (each for each in self.workqueue if (each in CDK) == has_cdk)
+        first = next((each for each in FIRST if each in self.workqueue), next(fitting, None))
+        if first is not None:
+            self.workqueue.move_to_end(first, last=False)
         super()._assign_work_unit(node)
 
 

@@ -28,11 +28,6 @@ from sqsdelay.errors import ConfigurationError, InvalidSetting
 DEFAULT_MAX_CONCURRENCY: Final = 10
 """Batches in hand at once; the event source takes 2 to 1,000."""
 
-RUNTIME: Final = lambda_.Runtime(
-    f"python{PYTHON_VERSION}", lambda_.RuntimeFamily.PYTHON, supports_inline_code=True
-)
-"""By its name, which an older CDK has no constant for."""
-
 CONCURRENCY: Final = 3
 """Runs of the dispatcher at once: they share out the store's shards. One is started every minute, and ends
 at once where nothing is due; with a backlog the next ones come to its side."""
@@ -200,6 +195,12 @@ def function_role(
     )
 
 
+def runtime() -> lambda_.Runtime:
+    """By its name, which an older CDK has no constant for."""
+    python = lambda_.RuntimeFamily.PYTHON
+    return lambda_.Runtime(f"python{PYTHON_VERSION}", python, supports_inline_code=True)
+
+
 class EndpointFunction(Construct):
     """A function of the archive, its role and its log. ``statements``: what it is allowed besides writing its
     log, running in its network, recording. ``queues``: those it uses, which may be under keys. ``place``:
@@ -245,7 +246,7 @@ class EndpointFunction(Construct):
             self,
             "Function",
             code=wiring.code or lambda_.Code.from_asset(str(functions_archive())),
-            runtime=RUNTIME,
+            runtime=runtime(),
             architecture=lambda_.Architecture.ARM_64,
             environment=environment,
             role=self.role,

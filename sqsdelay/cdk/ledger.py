@@ -15,7 +15,7 @@ from aws_cdk import aws_sns as sns
 from constructs import Construct
 
 from sqsdelay.cdk import function_names, queues_and_buckets
-from sqsdelay.cdk.monitoring import PERIOD, Alarms, own_metric
+from sqsdelay.cdk.monitoring import Alarms, own_metric
 
 IN_S3: Final = "s3"
 """What ``ledger=`` calls it."""
@@ -90,7 +90,6 @@ class S3Ledger(Construct):
             metric_name="DeliveryToS3.DataFreshness",
             dimensions_map={"DeliveryStreamName": self.stream.ref},
             statistic="max",
-            period=PERIOD,
         )
         in_log = own_metric(f"{endpoint}-ledger", function_names.LEDGER_IN_LOG, "sum")
         watched = {"LedgerLate": (freshness, LATE_SECONDS), "LedgerInLog": (in_log, 0)}

@@ -19,9 +19,6 @@ from sqsdelay.cdk.queues_and_buckets import beside
 from sqsdelay.core.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.operating.status import OVERDUE_MARGIN_SECONDS
 
-PERIOD: Final = Duration.minutes(5)
-
-
 _OVERDUE: Final = "A message has been in {} and a margin: the relay is late, or fails on it"
 TOLD: Final = {
     "ErrorQueueNotEmpty": "Messages that could not be delivered wait in the error queue",
@@ -91,13 +88,13 @@ def own_metric(service: str, name: str, statistic: str, **more: Any) -> cloudwat
         metric_name=name,
         dimensions_map={function_names.METRIC_DIMENSION: service},
         statistic=statistic,
-        **{"period": PERIOD, **more},
+        **more,
     )
 
 
 def oldest(queue: sqs.IQueue, seconds: int) -> tuple[cloudwatch.Metric, float]:
     """The age of its oldest message, which may be so much and a margin."""
-    age = queue.metric_approximate_age_of_oldest_message(period=PERIOD, statistic="max")
+    age = queue.metric_approximate_age_of_oldest_message(statistic="max")
     return age, seconds + OVERDUE_MARGIN_SECONDS
 
 
@@ -110,8 +107,8 @@ def of_endpoint(queues: Queues, function: lambda_.IFunction, hop_seconds: int) -
     delay, error, due = (queues[name] for name in ("delay", "error", "due"))
     assert delay is not None
     assert error is not None
-    failed = error.metric_approximate_number_of_messages_visible(period=PERIOD, statistic="max")
-    drops = function.metric("RecursiveInvocationsDropped", period=PERIOD, statistic="sum")
+    failed = error.metric_approximate_number_of_messages_visible(statistic="max")
+    drops = function.metric("RecursiveInvocationsDropped", statistic="sum")
     return {
         "ErrorQueueNotEmpty": (failed, 0),
         "OldestMessage": oldest(delay, hop_seconds),
@@ -124,8 +121,8 @@ def of_endpoint(queues: Queues, function: lambda_.IFunction, hop_seconds: int) -
 def of_runs(which: str, function: lambda_.IFunction) -> Watched:
     """The errors and throttles of a function; ``which`` begins the alarms' names."""
     return {
-        f"{which}Errors": (function.metric_errors(period=PERIOD), 0),
-        f"{which}Throttles": (function.metric_throttles(period=PERIOD), 0),
+        f"{which}Errors": (function.metric_errors(), 0),
+        f"{which}Throttles": (function.metric_throttles(), 0),
     }
 
 

@@ -17,7 +17,7 @@ from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
 from sqsdelay.cdk.function_code import guard_source
-from sqsdelay.cdk.functions import RUNTIME, FunctionSettings, function_log, function_role
+from sqsdelay.cdk.functions import FunctionSettings, function_log, function_role, runtime
 from sqsdelay.cdk.queues_and_buckets import acknowledge, allow
 
 NONE: Final = "none"
@@ -120,7 +120,7 @@ class RemovalGuard(Construct):
             description="Refuses deployments that would strand delayed messages (sqsdelay)",
             code=lambda_.Code.from_inline(guard_source()),
             handler="index.handler",
-            runtime=RUNTIME,
+            runtime=runtime(),
             architecture=lambda_.Architecture.ARM_64,
             timeout=Duration.seconds(TIMEOUT_SECONDS),
             role=self.role,

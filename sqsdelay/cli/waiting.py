@@ -21,7 +21,7 @@ from sqsdelay.core.stored_message import StoredMessage, check_stored_id
 from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage
 from sqsdelay.operating import status
 from sqsdelay.operating.error_queue import NO_REASON, ErrorQueue, Retry, RetryStatus
-from sqsdelay.parking.parking import Change, Schedule
+from sqsdelay.parking.parking import Change, Listing, Schedule
 
 EXIT_REQUESTED: Final = 3
 """Some messages were not in the store: their change is left to the delay consumer."""
@@ -50,7 +50,7 @@ def pending(
         cursor = None if after is None else status.parse_cursor(after)
     except ConfigurationError as error:
         raise typer.BadParameter(str(error), param_hint="--after") from error
-    listing = status.Listing(after=cursor, due_from_ms=due_from, due_before_ms=due_before)
+    listing = Listing(after=cursor, due_from_ms=due_from, due_before_ms=due_before)
     with options.Target(endpoint, store).opened_place() as opened:
         records = map(_record, listing.read(opened, limit))
         show_rows(records, ("due", "message_id", "bytes", "failures"), as_json=as_json)

@@ -23,6 +23,7 @@ from sqsdelay.errors import ConfigurationError, MalformedEvent, NoStore, SqsDela
 from sqsdelay.ledger.events import Event, EventKind, from_json
 from sqsdelay.ledger.events import Source as Recorder
 from sqsdelay.operating import status
+from sqsdelay.parking import parking
 from sqsdelay.ports.stores import ParkingPlace
 
 PAGE: Final = 50
@@ -99,7 +100,7 @@ def listed(
     ``bodies`` are left out of a page that may be of a thousand messages of 1 MiB."""
     start_ms, end_ms = which.bounds_ms(source.clock.now_ms())
     cursor = status.parse_cursor(after) if after else None
-    listing = status.Listing(after=cursor, due_from_ms=start_ms, due_before_ms=end_ms)
+    listing = parking.Listing(after=cursor, due_from_ms=start_ms, due_before_ms=end_ms)
 
     def read(place: ParkingPlace) -> Listed:
         rows: list[StoredMessage] = []
@@ -110,7 +111,7 @@ def listed(
             if which.matches(text_of(message.message_id), body, message.attributes):
                 rows.append(message if bodies else replace(message, body=b""))
             # Whatever the store gave at once is looked at.
-            late = listing.listed % status.PAGE == 0 and source.clock.monotonic() > until
+            late = listing.listed % parking.PAGE == 0 and source.clock.monotonic() > until
             if cut := len(rows) == limit or late:
                 break
         more = (cut or listing.listed == most) and listing.has_more(place)

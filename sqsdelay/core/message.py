@@ -12,7 +12,7 @@ from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, NotRequired, TypedDict, TypeVar
+from typing import Any, Final, NotRequired, TypedDict, TypeVar
 
 from sqsdelay.core import limits
 from sqsdelay.core.delay import Delay, DueTime, due_time
@@ -120,14 +120,10 @@ def attributes_of(given: Mapping[str, AttributeInput]) -> dict[str, Attribute]:
             f"is a {type(given).__name__}; give a dict of names and values", attributes=given
         )
     return {
-        name: _attribute(name, value) for name, value in given.items() if not carries_delay(name)
+        name: _attribute(name, value)
+        for name, value in given.items()
+        if name != DELAY_SECONDS and not str(name).startswith(OUR_PREFIX)
     }
-
-
-def carries_delay(name: object) -> bool:
-    """Whether an attribute of that name is set by sqsdelay rather than by users."""
-    ours = isinstance(name, str) and name.startswith(OUR_PREFIX)
-    return ours or name == DELAY_SECONDS
 
 
 def _attribute(name: str, value: AttributeInput) -> Attribute:
@@ -139,7 +135,10 @@ def _attribute(name: str, value: AttributeInput) -> Attribute:
     elif isinstance(value, bytes | bytearray):
         attribute = {"DataType": "Binary", "BinaryValue": bytes(value)}
     elif isinstance(value, int | float | Decimal) and not isinstance(value, bool):
-        attribute = {"DataType": "Number", "StringValue": _digits(name, value)}
+        try:
+            attribute = {"DataType": "Number", "StringValue": str(value)}
+        except ValueError as error:  # an int of more than 4,300 digits
+            raise InvalidMessage(f"attribute {name!r} is too large a number: {error}") from error
     else:
         raise InvalidMessage(
             f"attribute {name!r} is a {type(value).__name__}; "
@@ -150,13 +149,6 @@ def _attribute(name: str, value: AttributeInput) -> Attribute:
     if text := attribute.get("StringValue"):
         _check_characters(text, f"attribute {name!r}")
     return attribute
-
-
-def _digits(name: str, value: int | float | Decimal) -> str:
-    try:
-        return str(value)
-    except ValueError as error:  # an int of more than 4,300 digits
-        raise InvalidMessage(f"attribute {name!r} is too large a number: {error}") from error
 
 
 def _boto3_shape(name: str, value: Attribute) -> Attribute:
@@ -170,8 +162,7 @@ def _boto3_shape(name: str, value: Attribute) -> Attribute:
     content = value.get(wanted)
     if not isinstance(content, bytes if wanted == "BinaryValue" else str):
         raise InvalidMessage(f"attribute {name!r} of DataType {data_type!r} needs a {wanted}")
-    if set(value) - {"DataType", wanted}:
-        extra = ", ".join(sorted(set(value) - {"DataType", wanted}))
+    if extra := ", ".join(sorted(set(value) - {"DataType", wanted})):
         raise InvalidMessage(f"attribute {name!r} has {extra}; use only DataType and {wanted}")
     return value
 
@@ -315,30 +306,17 @@ MADE_HERE: Final = re.compile(
 are none of the message's;
 ``hop.SENT.HASH`` with the SentTimestamp of the message's first copy; ``hop.HASH`` of former versions."""
 
-DELAY_ATTRIBUTES: Final = (
-    DELAY_SECONDS,
-    DUE_AT,
-    WAS_DUE_AT,
-    DELAY_MS,
-    MESSAGE_ID,
-    GROUP_ID,
-    DEDUPLICATION_ID,
-)
+_FIFO_IDS: Final = (GROUP_ID, DEDUPLICATION_ID)
+DELAY_ATTRIBUTES: Final = (DELAY_SECONDS, DUE_AT, WAS_DUE_AT, DELAY_MS, MESSAGE_ID, *_FIFO_IDS)
 """What carries a delay, and what an earlier delay has left on the message. None of it reaches a
 destination unchanged."""
 
 MOST_ADDED: Final = 5
 """The most attributes of ours at once: on the way to a FIFO queue."""
 
-SQS_ID: Final = string("x" * 36)
-_ID: Final = string("x" * limits.MAX_ID_CHARS)
-_TIME: Final = string(str(limits.MAX_DUE_MS))
-
-MOST_ADDED_BYTES: Final = size_of(
-    "",
-    dict.fromkeys((MESSAGE_ID, GROUP_ID, DEDUPLICATION_ID), _ID)
-    | dict.fromkeys((DELAY_SECONDS, DELAY_MS, DUE_AT), _TIME),
-)
+_IDS: Final = dict.fromkeys((MESSAGE_ID, *_FIFO_IDS), string("x" * limits.MAX_ID_CHARS))
+_TIMES: Final = dict.fromkeys((DELAY_SECONDS, DELAY_MS, DUE_AT), string(str(limits.MAX_DUE_MS)))
+MOST_ADDED_BYTES: Final = size_of("", _IDS | _TIMES)
 """The most that sqsdelay's own attributes add to a message."""
 
 
@@ -366,7 +344,7 @@ def full_batches(
 _LETTERS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base 32. Source: the ULID specification; it has no ``u``, which so tells ours."""
 
-_VALUES: Final = {letter: value for value, letter in enumerate(_LETTERS)}
+_BASE_32: Final = str.maketrans(_LETTERS, "0123456789abcdefghijklmnopqrstuv")
 _CHANCE_BITS: Final = 80
 _MADE_UP: Final = re.compile(r"u([0-7][0-9a-hjkmnp-tv-z]{9})[0-9a-hjkmnp-tv-z]{16}", re.ASCII)
 
@@ -383,12 +361,7 @@ def due_ms_of_id(message_id: str) -> int | None:
     saw it. A relative delay counts from the broker's SentTimestamp, milliseconds later, and the message can
     have been moved since."""
     made_up = _MADE_UP.fullmatch(message_id)
-    if made_up is None:
-        return None
-    value = 0
-    for letter in made_up[1]:
-        value = value << 5 | _VALUES[letter]
-    return value
+    return None if made_up is None else int(made_up[1].translate(_BASE_32), 32)
 
 
 def id_of_try(task_id: Any, retries: Any) -> str | None:
@@ -396,13 +369,6 @@ def id_of_try(task_id: Any, retries: Any) -> str | None:
     can be no message's."""
     message_id = f"{task_id}.{retries}" if retries else task_id
     return message_id if isinstance(message_id, str) and limits.ID.fullmatch(message_id) else None
-
-
-class MessageIds(NamedTuple):
-    """A message's ids, given by its sender or made up here; the second of a message for a FIFO queue."""
-
-    message_id: str
-    deduplication_id: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -424,12 +390,11 @@ class CheckedMessage:
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", size_of(self.body, self.attributes))
 
-    def ids(self, due_ms: int) -> MessageIds:
-        """Its ids; those that its sender did not give are made up, anew at each call (`new_message_id`)."""
+    def ids(self, due_ms: int) -> tuple[str, str | None]:
+        """Its id and, of one for a FIFO queue, its deduplication id. What its sender did not give is made up,
+        anew at each call (`new_message_id`)."""
         message_id = self.message_id or new_message_id(due_ms)
-        if not self.fifo:
-            return MessageIds(message_id, None)
-        return MessageIds(message_id, self.deduplication_id or message_id)
+        return message_id, (self.deduplication_id or message_id) if self.fifo else None
 
 
 def checked(message: Message, *, fifo: bool) -> CheckedMessage:

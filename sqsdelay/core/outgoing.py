@@ -6,26 +6,19 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from sqsdelay.core import message as wire
 from sqsdelay.core import received_message
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.limits import ID, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
-from sqsdelay.core.message import (
-    Attribute,
-    Attributes,
-    CheckedMessage,
-    MessageIds,
-    OutgoingMessage,
-    check_limits,
-    size_of,
-    string,
-    text_of,
-)
+from sqsdelay.core.limits import ID, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES, MIN_QUEUE_LIMIT_BYTES
+from sqsdelay.core.message import Attribute, Attributes, CheckedMessage, OutgoingMessage
 from sqsdelay.core.received_message import DelayedMessage, FifoIds, ReceivedMessage, whole_number
+from sqsdelay.errors import SqsDelayError
+
+T = TypeVar("T")
 
 
 def send_deduplication_id(message: CheckedMessage, message_id: str, ours: Attributes) -> str:
@@ -114,18 +107,20 @@ def of_new_trace(header: str | None, *, at_ms: int) -> str | None:
 def identity(message_id: str, due_ms: int, *, waits: bool = False) -> dict[str, Attribute]:
     """The attributes a receiver tells a message and its lateness by; where it ``waits``, its due time."""
     when = wire.DUE_AT if waits else wire.WAS_DUE_AT
-    return {wire.MESSAGE_ID: string(message_id), when: string(str(due_ms))}
+    return {wire.MESSAGE_ID: wire.string(message_id), when: wire.string(str(due_ms))}
 
 
 def due_at_of(attributes: Attributes) -> int | None:
     """When a copy that waits is due, epoch milliseconds; None if it does not say."""
-    return whole_number(text_of(attributes, wire.DUE_AT))
+    return whole_number(wire.text_of(attributes, wire.DUE_AT))
 
 
 def was_due_ms(attributes: Attributes) -> int | None:
     """When a received message was due, epoch milliseconds; None if it does not say."""
     # Earlier versions used the name that steers.
-    return whole_number(text_of(attributes, wire.WAS_DUE_AT) or text_of(attributes, wire.DUE_AT))
+    return whole_number(
+        wire.text_of(attributes, wire.WAS_DUE_AT) or wire.text_of(attributes, wire.DUE_AT)
+    )
 
 
 def with_identity(
@@ -140,9 +135,9 @@ def with_identity(
     leave room. See `identity`."""
     former = (wire.MESSAGE_ID, wire.DUE_AT, wire.WAS_DUE_AT)
     identified = {name: value for name, value in attributes.items() if name not in former}
-    size = size_of(body, identified)
+    size = wire.size_of(body, identified)
     for name, value in identity(message.message_id, message.due_ms, waits=waits).items():
-        larger = size + size_of("", {name: value})
+        larger = size + wire.size_of("", {name: value})
         if len(identified) < MAX_ATTRIBUTES and larger <= limit:
             identified[name], size = value, larger
     return identified
@@ -158,6 +153,47 @@ def without_identity(entry: OutgoingMessage) -> OutgoingMessage | None:
     return replace(entry, attributes=left, size=-1)
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One entry of a batch did not succeed.
+
+    ``error`` is what to raise or log; ``transient`` is True when the same call may succeed later,
+    ``retry_at_once`` when the broker itself asks for it, ``outage`` when it says nothing about the entry:
+    its destination is out of reach, full, throttled or denied. ``metadata`` is about the response.
+    """
+
+    code: str
+    error: SqsDelayError
+    transient: bool
+    retry_at_once: bool = False
+    metadata: Mapping[str, Any] | None = None
+    outage: bool = False
+
+
+def send_fitting(
+    send: Callable[[list[OutgoingMessage]], list[T | Failure]],
+    entries: Sequence[OutgoingMessage],
+    smaller: Callable[[int], OutgoingMessage | None] | None = None,
+) -> list[T | Failure]:
+    """Send, and what is refused for good once more without what we added to it. So a message that fits its
+    queue does not fail for our words, and nobody need be allowed to read the queue's attributes. ``smaller``:
+    the entry at this position without our own, None where it has nothing of ours; where left out, without its
+    identity."""
+    outcomes = send(list(entries))
+    again: dict[int, OutgoingMessage] = {}
+    for position, (entry, outcome) in enumerate(zip(entries, outcomes, strict=True)):
+        refused = isinstance(outcome, Failure) and not outcome.transient
+        if refused and entry.size > MIN_QUEUE_LIMIT_BYTES:
+            bare = without_identity(entry) if smaller is None else smaller(position)
+            if bare is not None:
+                again[position] = bare
+    if again:
+        for position, outcome in zip(again, send(list(again.values())), strict=True):
+            if not isinstance(outcome, Failure):
+                outcomes[position] = outcome
+    return outcomes
+
+
 def with_message_id(
     attributes: Attributes, message_id: str, *, size: int
 ) -> tuple[dict[str, Attribute], int]:
@@ -165,9 +201,9 @@ def with_message_id(
     copy's size, which was ``size`` bytes without it. A hop by an NServiceBus endpoint overwrites message
     group and deduplication id and adds an attribute of its own: without room for both there is none for
     ours."""
-    ours = {wire.MESSAGE_ID: string(message_id)}
+    ours = {wire.MESSAGE_ID: wire.string(message_id)}
     identified = {**attributes, **ours}
-    larger = size + size_of("", ours)
+    larger = size + wire.size_of("", ours)
     theirs = 0 if wire.NSERVICEBUS_ID in attributes else 1
     after_their_hop = larger + theirs * _NSERVICEBUS_BYTES
     if len(identified) + theirs > MAX_ATTRIBUTES or after_their_hop > MAX_MESSAGE_BYTES:
@@ -175,12 +211,12 @@ def with_message_id(
     return identified, larger
 
 
-_NSERVICEBUS_BYTES: Final = size_of("", {wire.NSERVICEBUS_ID: wire.SQS_ID})
+_NSERVICEBUS_BYTES: Final = wire.size_of("", {wire.NSERVICEBUS_ID: wire.string("x" * 36)})
 
 
 def fits(body: str, attributes: Mapping[str, Attribute], *, limit: int = MAX_MESSAGE_BYTES) -> bool:
     """Whether a queue that takes ``limit`` bytes takes a message of this size and these attributes."""
-    return len(attributes) <= MAX_ATTRIBUTES and size_of(body, attributes) <= limit
+    return len(attributes) <= MAX_ATTRIBUTES and wire.size_of(body, attributes) <= limit
 
 
 def delayed(
@@ -193,47 +229,52 @@ def delayed(
     """What is added to the attributes of a message for the delay queue, but for its id. ``remaining_ms``: the
     delay from now. ``due_ms``: the due time where it is absolute; a relative delay starts at the broker's
     SentTimestamp, which only the first hop knows."""
-    ours = {wire.DELAY_SECONDS: string(str(-(-remaining_ms // 1000)))}
+    ours = {wire.DELAY_SECONDS: wire.string(str(-(-remaining_ms // 1000)))}
     if due_ms is not None:
-        ours[wire.DUE_AT] = string(str(due_ms))
+        ours[wire.DUE_AT] = wire.string(str(due_ms))
     elif remaining_ms % 1000:
-        ours[wire.DELAY_MS] = string(str(remaining_ms))
+        ours[wire.DELAY_MS] = wire.string(str(remaining_ms))
     if message_group_id is not None:
-        ours[wire.GROUP_ID] = string(message_group_id)
+        ours[wire.GROUP_ID] = wire.string(message_group_id)
     if deduplication_id is not None:
-        ours[wire.DEDUPLICATION_ID] = string(deduplication_id)
+        ours[wire.DEDUPLICATION_ID] = wire.string(deduplication_id)
     return ours
 
 
 def first_copy(
-    message: CheckedMessage, ids: MessageIds, *, remaining_ms: int, due_ms: int, idempotent: bool
+    message: CheckedMessage,
+    ids: tuple[str, str | None],
+    *,
+    remaining_ms: int,
+    due_ms: int,
+    idempotent: bool,
 ) -> OutgoingMessage:
     """What a sender sends to the delay queue, if it also fits at every hop and at the destination. Raises
     TooManyAttributes, MessageTooLarge: before anything is sent, not by the relay weeks later. ``due_ms``: as
     far as is known: the delay starts at the broker's SentTimestamp. ``idempotent``: sent again with the same
     id, content and due time it is the same message."""
-    body, attributes, message_id = message.body, message.attributes, ids.message_id
+    body, attributes, (message_id, deduplication_id) = message.body, message.attributes, ids
     ours = delayed(
         remaining_ms=remaining_ms,
         due_ms=message.due.at_ms,
         message_group_id=message.group_id,
-        deduplication_id=ids.deduplication_id,
+        deduplication_id=deduplication_id,
     )
     wired, size = with_message_id(
-        {**attributes, **ours}, message_id, size=message.size + size_of("", ours)
+        {**attributes, **ours}, message_id, size=message.size + wire.size_of("", ours)
     )
     room_for_all = len(attributes) + wire.MOST_ADDED <= MAX_ATTRIBUTES
     if not room_for_all or size + wire.MOST_ADDED_BYTES > MAX_MESSAGE_BYTES:
         # Nearly every message has more room than ours take at any stage.
         at_hops = {name: value for name, value in ours.items() if name != wire.DELAY_MS}
-        at_hops[wire.DUE_AT] = string(str(due_ms))
+        at_hops[wire.DUE_AT] = wire.string(str(due_ms))
         # On the due queue of a FIFO endpoint the queue's ids still travel as attributes.
         fifo = wire.DEDUPLICATION_ID in ours
         at_destination = identity(message_id, due_ms, waits=fifo)
         if fifo:
             at_destination |= {n: ours[n] for n in (wire.GROUP_ID, wire.DEDUPLICATION_ID)}
         first = {name: value for name, value in wired.items() if name not in attributes}
-        size = check_limits(body, attributes, first, at_hops, at_destination)
+        size = wire.check_limits(body, attributes, first, at_hops, at_destination)
     return OutgoingMessage(
         body=body,
         attributes=wired,
@@ -260,8 +301,8 @@ def requeued(
     ``first_sent_ms``: when the message was first sent, where another copy than this one tells it."""
     attributes = {
         **copy.attributes,
-        wire.DELAY_SECONDS: string(str(remaining_seconds)),
-        wire.DUE_AT: string(str(message.due_ms)),
+        wire.DELAY_SECONDS: wire.string(str(remaining_seconds)),
+        wire.DUE_AT: wire.string(str(message.due_ms)),
     }
     for name in (wire.DELAY_MS, wire.MESSAGE_ID, wire.WAS_DUE_AT):
         attributes.pop(name, None)
@@ -269,7 +310,7 @@ def requeued(
         # A foreign sender left no room: fall back to its own format, which drifts but fits.
         del attributes[wire.DUE_AT]
     attributes, size = with_message_id(
-        attributes, message.message_id, size=size_of(copy.body, attributes)
+        attributes, message.message_id, size=wire.size_of(copy.body, attributes)
     )
     told_ms = copy.first_sent_ms if first_sent_ms is None else first_sent_ms
     return OutgoingMessage(
@@ -351,7 +392,7 @@ def users_attributes(copy: ReceivedMessage) -> dict[str, Attribute]:
 
 def group_id_of(attributes: Attributes) -> str | None:
     """The message group that a copy has for its destination; None where it has none that SQS takes."""
-    group = text_of(attributes, wire.GROUP_ID)
+    group = wire.text_of(attributes, wire.GROUP_ID)
     return group if group and ID.fullmatch(group) else None
 
 

@@ -14,10 +14,10 @@ from sqsdelay.core.delay import Clock, SystemClock, check_range
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching import settlement
-from sqsdelay.dispatching.settlement import Destination, ExactlyOnce, Round, Settlement
+from sqsdelay.dispatching.settlement import Destination, Round, Settlement
 from sqsdelay.errors import CriticalError
 from sqsdelay.ledger.events import Ledger
-from sqsdelay.ports.queues import Outbox
+from sqsdelay.ports.queues import ExactlyOnce, Outbox
 from sqsdelay.ports.stores import DelayedMessageStore
 
 logger = logging.getLogger(__name__)
@@ -220,11 +220,7 @@ class Dispatcher:
     ) -> None:
         settings, clock = settings or DispatchSettings(), clock or SystemClock()
         self._settings, self._store, self._on_round = settings, store, on_round
-        self._destination: Destination = (
-            settlement.InTransaction(destination, clock)
-            if isinstance(destination, ExactlyOnce)
-            else settlement.AtLeastOnce(destination, clock)
-        )
+        self._destination = Destination(destination, clock)
         most = self._destination.max_ahead_seconds
         ahead = settings.release_ahead_seconds
         if ahead is not None and not 0 <= ahead <= most:

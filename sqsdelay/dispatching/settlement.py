@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from abc import abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -19,17 +18,13 @@ from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.ledger import events
 from sqsdelay.ledger.events import Event, Ledger, record_safely
-from sqsdelay.ports.queues import Failure, Outbox, Released
+from sqsdelay.ports.queues import ExactlyOnce, Failure, Outbox, Released
 from sqsdelay.ports.stores import Claim, DelayedMessageStore, TransactionMode
 
 logger = logging.getLogger(__name__)
 
-NOT_TRIED: Final = Failure(
-    "NotTried",
-    errors.QueueUnavailable("its destination is out of reach; it is sent later"),
-    transient=True,
-    outage=True,
-)
+_AWAY: Final = errors.QueueUnavailable("its destination is out of reach; it is sent later")
+NOT_TRIED: Final = Failure("NotTried", _AWAY, transient=True, outage=True)
 """The outcome of a message that was not sent, since its destination failed just now or before."""
 
 SENT_BEFORE: Final = Released(timer_seconds=0, batch=0)
@@ -75,16 +70,13 @@ class Round:
         return [max(0, self.now_ms - message.due_ms) for message in self.released]
 
 
-_REFUSED_UNSENT, _NOT_REACHED, _ANSWERED = range(3)
-
-
-def _tells(outcome: Outcome) -> int:
-    """What an outcome tells of the message's queue: nothing where the message was refused unsent."""
+def _reached(outcome: Outcome) -> bool | None:
+    """Whether a message reached its queue; None where it was refused unsent, which tells nothing of that."""
     if not isinstance(outcome, Failure):
-        return _ANSWERED
+        return True
     if outcome.outage or _is_missing(outcome):
-        return _NOT_REACHED
-    return _REFUSED_UNSENT if isinstance(outcome.error, ValueError) else _ANSWERED
+        return False
+    return None if isinstance(outcome.error, ValueError) else True
 
 
 def _is_missing(outcome: Outcome) -> bool:
@@ -104,20 +96,105 @@ class _Down:
 
 
 class Destination:
-    """Where a dispatcher delivers what it has claimed, and which queues there take nothing. Thread-safe.
+    """Where a dispatcher delivers what it has claimed, to an outbox or inside the store's database, and which
+    queues there take nothing. Thread-safe.
 
     A queue of which nothing was taken pauses: after each failure twice as long, until a message reaches it.
     One out of reach is tried with one message after its pause. Of one that does not exist, or refuses all of
     ten or more, messages are worked off, in its pause when nothing else is due; of one that does not exist
     at a single send for all of a claim. Beyond 10,000 queues, one is forgotten and tried like others."""
 
-    mode: TransactionMode
-    max_ahead_seconds = 0
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, to: Outbox | ExactlyOnce, clock: Clock) -> None:
+        self._to, self._clock = to, clock
+        if isinstance(to, ExactlyOnce):
+            self.mode, self.max_ahead_seconds = TransactionMode.EXACTLY_ONCE, 0
+        else:
+            self.mode, self.max_ahead_seconds = TransactionMode.AT_LEAST_ONCE, to.max_ahead_seconds
         self._down: dict[str, _Down] = {}
+        self._sent: OrderedDict[tuple[str, int, int], None] = OrderedDict()
         self._lock = threading.Lock()
+
+    def check(self) -> None:
+        """Raise if nothing can be delivered there."""
+        if not isinstance(self._to, ExactlyOnce):
+            self._to.check()
+
+    def now_ms(self) -> int:
+        """The time by which messages are due."""
+        return (self._clock if isinstance(self._to, ExactlyOnce) else self._to).now_ms()
+
+    def deliver(self, claim: Claim, messages: Sequence[StoredMessage]) -> list[Outcome]:
+        """Deliver messages of the claim; an outcome for each. Raises StoreError: the store's transaction is
+        broken, and nothing has happened."""
+        known = list(map(self._known, messages))
+        new = [message for message, outcome in zip(messages, known, strict=True) if outcome is None]
+        sent = iter(self.send(new, claim))
+        return [next(sent) if outcome is None else outcome for outcome in known]
+
+    def _known(self, message: StoredMessage) -> Outcome:
+        """What becomes of a message that need not be sent. Of what was sent before only the removal had
+        failed: sending again would duplicate it."""
+        if message.unreadable is not None:
+            error = errors.InvalidMessage(message.unreadable)
+            return Failure("Unreadable", error, transient=False)
+        return SENT_BEFORE if self._sent and _key(message) in self._sent else None
+
+    def reject(self, claim: Claim, messages: Reasons) -> list[Failure | None]:
+        """Put messages aside; None for each that was."""
+        if isinstance(self._to, ExactlyOnce):
+            return [_attempted(claim, self._to.reject, *each) for each in messages]
+        return self._to.reject(messages)
+
+    def send(self, messages: Sequence[StoredMessage], claim: Any = None) -> list[Outcome]:
+        """Send each message whose queue is not out of reach; an outcome per message. A queue that was gets
+        one message first. The rest follow once it has arrived, or are refused with it if there is no such
+        queue. ``claim``: in whose transaction."""
+        away = self.away()
+        probing = self._those(lambda down, _: down.failure.outage or _is_missing(down.failure))
+        outcomes: list[Outcome] = [NOT_TRIED] * len(messages)
+
+        def send(places: Sequence[int]) -> None:
+            some = [messages[place] for place in places]
+            sent = self._answers(some, claim) if some else []
+            self._learn(some, sent)
+            for place, outcome in zip(places, sent, strict=True):
+                outcomes[place] = outcome
+
+        probes, first, behind = dict[str, int](), list[int](), list[tuple[int, int]]()
+        for place, name in enumerate(message.destination for message in messages):
+            if name in probes:
+                behind.append((place, probes[name]))
+            elif name not in away:
+                first.append(place)
+                if name in probing:
+                    probes[name] = place
+        send(first)
+        for place, probe in behind:
+            if _is_missing(outcomes[probe]):
+                outcomes[place] = outcomes[probe]
+        send([place for place, probe in behind if _reached(outcomes[probe])])
+        return outcomes
+
+    def _answers(self, messages: Sequence[StoredMessage], claim: Any) -> Sequence[Outcome]:
+        if not isinstance(self._to, ExactlyOnce):
+            return self._to.send(messages)
+        effect = self._to.deliver
+        together = _attempted(claim, effect, [*messages])  # which it may change
+        if together is None or len(messages) == 1:
+            return [together] * len(messages)
+        return [_attempted(claim, effect, [each]) for each in messages]
+
+    def remember(self, messages: Iterable[StoredMessage]) -> None:
+        """They were sent, but the store failed before they were known to be gone."""
+        for message in messages if self.mode is TransactionMode.AT_LEAST_ONCE else ():
+            self._sent[_key(message)] = None
+            if len(self._sent) > _REMEMBERED:
+                self._sent.popitem(last=False)
+
+    def forget(self, messages: Iterable[StoredMessage]) -> None:
+        """They were delivered, and have left the store for good."""
+        for message in messages if self._sent else ():
+            self._sent.pop(_key(message), None)
 
     def _learn(self, messages: Sequence[StoredMessage], outcomes: Sequence[Outcome]) -> None:
         """Which queues pause, and which no longer, now that these messages were sent."""
@@ -126,19 +203,17 @@ class Destination:
         failed = [(name, outcome) for name, outcome in told if isinstance(outcome, Failure)]
         count = Counter(name for name, _ in failed)
         unknown = self._those(lambda down, _: down.failure.outage)
+        tells = [None, False, True]
         # Of each queue the outcome that tells most of it.
-        for name, failure in dict(sorted(failed, key=lambda each: _tells(each[1]))).items():
-            tells = _tells(failure)
-            if name in well or (tells == _REFUSED_UNSENT and name in unknown):
+        failed.sort(key=lambda each: tells.index(_reached(each[1])))
+        for name, failure in dict(failed).items():
+            reached = _reached(failure)
+            if name in well or (reached is None and name in unknown):
                 continue
-            if tells == _NOT_REACHED:
-                logger.warning(
-                    "destination %s %s, trying again in %d s: %s",
-                    one_line(name),
-                    "does not exist" if _is_missing(failure) else "is out of reach",
-                    self.failed(name, failure),
-                    one_line(failure.error),
-                )
+            if reached is False:
+                why = "does not exist" if _is_missing(failure) else "is out of reach"
+                told = why, self.failed(name, failure), one_line(failure.error)
+                logger.warning("destination %s %s, trying again in %d s: %s", one_line(name), *told)
             elif count[name] < _MANY:
                 well.add(name)
             else:
@@ -152,7 +227,7 @@ class Destination:
         with self._lock:
             failures = self._down[name].failures if name in self._down else 0
             # One in reach takes others: it gets a claim every 8 s at least, however much else is due.
-            most = failures if _tells(failure) == _NOT_REACHED else 3
+            most = failures if _reached(failure) is False else 3
             seconds = retry_seconds(min(failures, most))
             self._down[name] = _Down(self._clock.monotonic() + seconds, failure, failures + 1)
             if len(self._down) > _REMEMBERED_DESTINATIONS:
@@ -178,11 +253,11 @@ class Destination:
 
     def forget_all(self) -> bool:
         """Nothing is due: forget the queues that were down. False if none was, or a pause lasts."""
-        forgotten = bool(self._down) and self.seconds_to_next() is None
-        if forgotten:
-            with self._lock:
-                self._down.clear()
-        return forgotten
+        if not self._down or self.seconds_to_next() is not None:
+            return False
+        with self._lock:
+            self._down.clear()
+        return True
 
     def end_pauses(self) -> None:
         """Let every queue be tried now."""
@@ -198,141 +273,10 @@ class Destination:
             left = [down.until - now for down in self._down.values() if down.until > now]
         return min(left, default=None)
 
-    def check(self) -> None:
-        """Raise if nothing can be delivered there."""
-
-    def now_ms(self) -> int:
-        """The time by which messages are due."""
-        return self._clock.now_ms()
-
-    @abstractmethod
-    def deliver(self, claim: Claim, messages: Sequence[StoredMessage]) -> list[Outcome]:
-        """Deliver messages of the claim; an outcome for each."""
-
-    @abstractmethod
-    def reject(self, claim: Claim, messages: Reasons) -> list[Failure | None]:
-        """Put messages aside; None for each that was."""
-
-    def remember(self, messages: Iterable[StoredMessage]) -> None:
-        """They were delivered, but the store failed before they were known to be gone."""
-
-    def forget(self, messages: Iterable[StoredMessage]) -> None:
-        """They were delivered, and have left the store for good."""
-
-
-class AtLeastOnce(Destination):
-    """The destination of a dispatcher that sends to an outbox."""
-
-    mode = TransactionMode.AT_LEAST_ONCE
-
-    def __init__(self, outbox: Outbox, clock: Clock) -> None:
-        super().__init__(clock)
-        self._outbox = outbox
-        self._sent: OrderedDict[tuple[str, int, int], None] = OrderedDict()
-        self.max_ahead_seconds = outbox.max_ahead_seconds
-
-    def check(self) -> None:
-        self._outbox.check()
-
-    def now_ms(self) -> int:
-        return self._outbox.now_ms()
-
-    def reject(self, _: Claim, messages: Reasons) -> list[Failure | None]:
-        return self._outbox.reject(messages)
-
-    def deliver(self, _: Claim, messages: Sequence[StoredMessage]) -> list[Outcome]:
-        if not self._sent:
-            return self.send(messages)
-        # Of what was sent before only the removal had failed: sending again would duplicate it.
-        before = [_key(message) in self._sent for message in messages]
-        sent = iter(self.send([m for m, was in zip(messages, before, strict=True) if not was]))
-        return [SENT_BEFORE if was else next(sent) for was in before]
-
-    def send(self, messages: Sequence[StoredMessage]) -> list[Outcome]:
-        """Send each message whose queue is not out of reach; an outcome per message. A queue that was gets
-        one message first. The rest follow once it has arrived, or are refused with it if there is no such
-        queue."""
-        away = self.away()
-        probing = self._those(lambda down, _: down.failure.outage or _is_missing(down.failure))
-        outcomes: list[Outcome] = [NOT_TRIED] * len(messages)
-
-        def send(places: Sequence[int]) -> None:
-            some = [messages[place] for place in places]
-            sent: list[Outcome] = list(self._outbox.send(some)) if some else []
-            self._learn(some, sent)
-            for place, outcome in zip(places, sent, strict=True):
-                outcomes[place] = outcome
-
-        probes: dict[str, int] = {}
-        first: list[int] = []
-        behind: list[tuple[int, int]] = []
-        for place, name in enumerate(message.destination for message in messages):
-            if name in probes:
-                behind.append((place, probes[name]))
-            elif name not in away:
-                first.append(place)
-                if name in probing:
-                    probes[name] = place
-        send(first)
-        for place, probe in behind:
-            if _is_missing(outcomes[probe]):
-                outcomes[place] = outcomes[probe]
-        send([place for place, probe in behind if _tells(outcomes[probe]) == _ANSWERED])
-        return outcomes
-
-    def remember(self, messages: Iterable[StoredMessage]) -> None:
-        for message in messages:
-            self._sent[_key(message)] = None
-            if len(self._sent) > _REMEMBERED:
-                self._sent.popitem(last=False)
-
-    def forget(self, messages: Iterable[StoredMessage]) -> None:
-        if self._sent:
-            for message in messages:
-                self._sent.pop(_key(message), None)
-
 
 def _key(message: StoredMessage) -> tuple[str, int, int]:
     # In a store for which an id is no key, another message may have the same id and due time.
     return message.message_id, message.due_ms, hash(message.body)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExactlyOnce:
-    """A destination inside the store's own database: what it writes commits with the removal.
-
-    Args:
-        deliver: given the open transaction (the driver's connection) and due messages, the earliest
-            first. It writes their effect there and does not commit. If it raises, what it wrote is
-            undone, the messages are tried one by one, and those that raise have failed.
-        reject: given the transaction, a message that is out of retries, and the reason; it writes
-            the message where a person will find it.
-    """
-
-    deliver: Callable[[Any, Sequence[StoredMessage]], None]
-    reject: Callable[[Any, StoredMessage, str], None]
-
-
-class InTransaction(Destination):
-    """The destination of a dispatcher whose effects are inside the store's database. Its methods raise
-    StoreError when the transaction itself is broken; then nothing has happened."""
-
-    mode = TransactionMode.EXACTLY_ONCE
-
-    def __init__(self, effects: ExactlyOnce, clock: Clock) -> None:
-        super().__init__(clock)
-        self._effects = effects
-
-    def deliver(self, claim: Claim, messages: Sequence[StoredMessage]) -> list[Outcome]:
-        together = _attempted(claim, self._effects.deliver, [*messages])  # which it may change
-        outcomes: list[Outcome] = [together] * len(messages)
-        if together is not None and len(messages) > 1:
-            outcomes = [_attempted(claim, self._effects.deliver, [each]) for each in messages]
-        self._learn(messages, outcomes)
-        return outcomes
-
-    def reject(self, claim: Claim, messages: Reasons) -> list[Failure | None]:
-        return [_attempted(claim, self._effects.reject, *each) for each in messages]
 
 
 def _attempted(claim: Claim, effect: Callable[..., None], *arguments: Any) -> Failure | None:
@@ -416,26 +360,18 @@ class Settlement:
         Where the store fails, what was not removed is claimed again."""
         if not messages:
             return
-        refused = [
-            (m, Failure("Unreadable", errors.InvalidMessage(m.unreadable), transient=False))
-            for m in messages
-            if m.unreadable is not None
-        ]
-        readable = [message for message in messages if message.unreadable is None]
-        delivered = self.destination.deliver(claim, readable) if readable else []
-        outcomes = list(zip(readable, delivered, strict=True))
-        for message, outcome in outcomes:
+        refused, sent = list[tuple[StoredMessage, Failure]](), list[tuple[StoredMessage, Any]]()
+        outcomes = self.destination.deliver(claim, messages)
+        for message, outcome in zip(messages, outcomes, strict=True):
             if not isinstance(outcome, Failure):
                 done.released.append(message)
+                sent += [] if outcome is SENT_BEFORE else [(message, outcome)]
             elif not outcome.outage:
                 refused.append((message, outcome))
             elif outcome is not NOT_TRIED:
                 done.held.append(message)
                 done.outage = outcome.error
         done.now_ms = self.destination.now_ms()
-        sent = (
-            (m, how) for m, how in outcomes if not (isinstance(how, Failure) or how is SENT_BEFORE)
-        )
         self._record(events.released, sent, done.now_ms)
         if done.released:
             removed = claim.remove(ids_of(done.released))
@@ -450,8 +386,7 @@ class Settlement:
         self._settle_refused(claim, refused, done)
 
     def _settle_refused(self, claim: Claim, refused: Refusals, done: Round) -> None:
-        again: list[StoredMessage] = []
-        hopeless: list[tuple[StoredMessage, str]] = []
+        again, hopeless = list[StoredMessage](), list[tuple[StoredMessage, str]]()
         for message, failure in refused:
             if failure.transient and message.failures < self.number_of_retries:
                 again.append(message)
@@ -484,11 +419,9 @@ class Settlement:
     def _count_failures(self, claim: Claim, messages: Sequence[StoredMessage], done: Round) -> None:
         """In one call for all that are tried again at the same time: one a message took seconds."""
         done.failed += messages
-        together: dict[int, list[StoredMessage]] = {}
-        for message in messages:
-            together.setdefault(retry_seconds(message.failures), []).append(message)
         try:
-            for seconds, group in together.items():
+            for seconds in sorted({retry_seconds(message.failures) for message in messages}):
+                group = [m for m in messages if retry_seconds(m.failures) == seconds]
                 claim.count_failures(ids_of(group), retry_after_seconds=seconds)
         except errors.StoreError as error:
             self.on_lost_count(error)

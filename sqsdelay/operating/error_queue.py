@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, TypeVar, overload
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from sqsdelay.core import outgoing
 from sqsdelay.core.delay import Reject, seconds_until
@@ -15,9 +16,8 @@ from sqsdelay.core.message import OutgoingMessage, full_batches
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, misdirected
 from sqsdelay.core.rejection import Rejection, read_rejection
 from sqsdelay.errors import InvalidMessage, SqsDelayError
-from sqsdelay.ports.queues import Failure, Queues, send_fitting
+from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 
-T = TypeVar("T")
 HOLD_SECONDS: Final = 120
 """How long a received message stays hidden if the process dies before releasing it."""
 NO_REASON: Final = "(did not fit on the message; see the delay consumer's log)"
@@ -65,8 +65,8 @@ class _Way(NamedTuple):
     target: QueueRef
     entry: OutgoingMessage
 
-    def ended(self, status: RetryStatus, error: SqsDelayError | None = None) -> Retry:
-        return replace(self.would, status=status, error=None if error is None else str(error))
+    def ended(self, status: RetryStatus, failure: Failure | None = None) -> Retry:
+        return replace(self.would, status=status, error=failure and str(failure.error))
 
 
 class ErrorQueue:
@@ -84,10 +84,6 @@ class ErrorQueue:
     def __init__(self, queues: Queues, endpoint: Endpoint) -> None:
         self._queues, self._endpoint = queues, endpoint
 
-    @overload
-    def look(self, limit: int) -> list[Rejection]: ...
-    @overload
-    def look(self, limit: int, keep: Callable[[Rejection], T]) -> list[T]: ...
     def look(self, limit: int, keep: Callable[[Rejection], Any] | None = None) -> list[Any]:
         """Up to ``limit`` messages, as SQS hands them out, oldest rejection first.
 
@@ -99,9 +95,9 @@ class ErrorQueue:
         """
         with _Held(self._queues, self._endpoint.error_queue) as held:
             found = [
-                (copy.sent_ms or 0, keep(rejection) if keep else rejection)
+                (each.copy.sent_ms or 0, keep(each) if keep else each)
                 for batch in held.batches(limit)
-                for copy, rejection in zip(batch, map(read_rejection, batch), strict=True)
+                for each in batch
             ]
         return [kept for _, kept in sorted(found, key=lambda each: each[0])]
 
@@ -131,7 +127,7 @@ class ErrorQueue:
         """
         clock = self._queues.broker_clock
         with _Held(self._queues, self._endpoint.error_queue) as held:
-            for wanted in _wanted(held, message_ids, where):
+            for wanted in held.wanted(message_ids, where):
                 if not clock.synchronised:
                     self._queues.synchronise(self._endpoint.error_queue)
                 yield from self._retry(wanted, held, due_ms=due_ms, dry_run=dry_run)
@@ -153,7 +149,7 @@ class ErrorQueue:
                 then has happened.
         """
         with _Held(self._queues, self._endpoint.error_queue) as held:
-            for wanted in _wanted(held, message_ids, where):
+            for wanted in held.wanted(message_ids, where):
                 failures = held.delete([rejection.copy for rejection in wanted])
                 # A batch whole: who stops reading in between knows of each that is gone.
                 yield from [
@@ -211,41 +207,19 @@ class ErrorQueue:
             raise InvalidMessage(refused.reason)
 
     def _send(self, ways: Sequence[_Way], held: _Held) -> list[Retry]:
+        outcomes: Sequence[SendReceipt | Failure]
         try:
-            url = self._queues.url(ways[0].target)
+            send = partial(self._queues.send_batch, self._queues.url(ways[0].target))
+            outcomes = outgoing.send_fitting(send, [way.entry for way in ways])
         except SqsDelayError as error:
-            return [way.ended(RetryStatus.LEFT, error) for way in ways]
-        outcomes = send_fitting(self._queues, url, [way.entry for way in ways])
-        done, sent = [], []
-        for way, outcome in zip(ways, outcomes, strict=True):
-            if isinstance(outcome, Failure):
-                done.append(way.ended(RetryStatus.LEFT, outcome.error))
-            else:
-                sent.append(way)
+            outcomes = [Failure(type(error).__name__, error, transient=True)] * len(ways)
+        answered = list(zip(ways, outcomes, strict=True))
+        done = [w.ended(RetryStatus.LEFT, no) for w, no in answered if isinstance(no, Failure)]
+        sent = [way for way, outcome in answered if not isinstance(outcome, Failure)]
         failures = held.delete([way.would.rejection.copy for way in sent])
         for way, failed in zip(sent, failures, strict=True):
-            status = RetryStatus.NOT_DELETED if failed else RetryStatus.SENT
-            done.append(way.ended(status, None if failed is None else failed.error))
+            done.append(way.ended(RetryStatus.NOT_DELETED if failed else RetryStatus.SENT, failed))
         return done
-
-
-def _wanted(
-    held: _Held, message_ids: Collection[str] | None, where: Callable[[Rejection], bool] | None
-) -> Iterator[list[Rejection]]:
-    """Of each batch received, the messages asked for; until each id was found once."""
-    missing = None if message_ids is None else set(message_ids)
-    for batch in held.batches():
-        wanted = [
-            rejection
-            for rejection in map(read_rejection, batch)
-            if (message_ids is None or rejection.message_id in message_ids)
-            and (where is None or where(rejection))
-        ]
-        yield wanted
-        if missing is not None:
-            missing -= {rejection.message_id for rejection in wanted}
-            if not missing:
-                return
 
 
 class _Held:
@@ -256,7 +230,24 @@ class _Held:
         self._held: dict[str, ReceivedMessage] = {}
         self._seen: set[str] = set()
 
-    def batches(self, limit: int | None = None) -> Iterator[list[ReceivedMessage]]:
+    def wanted(
+        self, message_ids: Collection[str] | None, where: Callable[[Rejection], bool] | None
+    ) -> Iterator[list[Rejection]]:
+        """Of each batch received, the messages asked for; until each id was found once."""
+        missing = set(message_ids or ())
+        for batch in self.batches():
+            found = [
+                each
+                for each in batch
+                if (message_ids is None or each.message_id in message_ids)
+                and (where is None or where(each))
+            ]
+            yield found
+            missing -= {each.message_id for each in found}
+            if message_ids is not None and not missing:
+                return
+
+    def batches(self, limit: int | None = None) -> Iterator[list[Rejection]]:
         """Receive until nothing new arrives, or ``limit`` messages have been received."""
         again = 0
         # Those held for long come again, once each; behind them there may be others.
@@ -275,7 +266,7 @@ class _Held:
             self._queues.hide_batch(self._url, [(copy, HOLD_SECONDS) for copy in copies])
             again = 0 if new else again + len(copies)
             if new:
-                yield new
+                yield list(map(read_rejection, new))
 
     def delete(self, copies: Sequence[ReceivedMessage]) -> list[Failure | None]:
         """Delete; None per message that is gone."""

@@ -8,7 +8,6 @@ drops the second copy.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from sqsdelay.core.message import DEDUPLICATION_ID, Message, text_of
 from sqsdelay.core.readable import instant
 from sqsdelay.core.stored_message import StoredMessage, text_for_sqs
 from sqsdelay.errors import ConfigurationError, InvalidMessage, SqsDelayError
-from sqsdelay.operating.status import Listing
+from sqsdelay.parking.parking import Listing
 from sqsdelay.ports.stores import Movable, ParkingPlace
 from sqsdelay.sending.sender import QueueSender
 
@@ -85,8 +84,8 @@ class Migration:
         are due before the cut-off; and when the first and the last are due."""
         destinations: Counter[str] = Counter()
         first = last = None
-        listing = Listing(after=None, due_from_ms=self.due_from_ms, due_before_ms=None)
-        for message in listing.read(self._store, sys.maxsize):
+        listing = Listing(due_from_ms=self.due_from_ms)
+        for message in listing.read(self._store):
             destinations[message.destination] += 1
             first, last = first or message, message
         return {

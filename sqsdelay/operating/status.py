@@ -13,9 +13,8 @@ from typing import Final, NamedTuple
 
 from sqsdelay.core import limits
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import InvalidSetting, QueueMissing, SqsDelayError
-from sqsdelay.parking.parking import Change
+from sqsdelay.parking.parking import Change, Cursor, Listing
 from sqsdelay.ports.queues import QueueAges, Queues
 from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
 
@@ -45,8 +44,6 @@ CHANGED: Final = {
     "if it was released, cancelled or never sent, nothing happens",
 }
 """What became of a message that was to be cancelled or moved, in words; ``done`` is one."""
-PAGE: Final = 100
-"""Messages in memory at once: at the 1 MiB of a body, 100 MiB."""
 MOST_READ: Final = 500
 """Messages read of a store that cannot count: each is paid for, its body too."""
 OVERDUE_MS: Final = 2 * limits.SCHEDULE_SECONDS * 1000
@@ -56,8 +53,6 @@ OVERDUE_MARGIN_SECONDS: Final = 2 * limits.DELAY_QUEUE_VISIBILITY_SECONDS
 """A copy whose first attempt died is received again after one visibility timeout; the second allows
 for a second such death."""
 _COUNT: Final = "ApproximateNumberOfMessages"
-Cursor = tuple[int, str]
-"""Due time, epoch milliseconds, and id of the last message listed."""
 
 
 def deployed_store(endpoint: Endpoint) -> str:
@@ -87,42 +82,6 @@ def parse_cursor(text: str) -> Cursor:
     return int(found[1]), found[2]
 
 
-@dataclass(slots=True, kw_only=True)
-class Listing:
-    """Messages from a cursor on, within due times; ``listed`` counts them."""
-
-    after: Cursor | None
-    due_from_ms: int | None
-    due_before_ms: int | None
-    listed: int = 0
-
-    @property
-    def cursor(self) -> str:
-        """Where the next page begins, once something was listed."""
-        due_ms, message_id = self.after or (0, "")
-        return f"{due_ms}:{message_id}"
-
-    def read(self, store: ParkingPlace, limit: int) -> Iterator[StoredMessage]:
-        """So many messages at most, the earliest due first."""
-        while self.listed < limit:
-            page = self._page(store, min(PAGE, limit - self.listed))
-            if not page:
-                return
-            for message in page:
-                self.after = message.due_ms, message.message_id
-                self.listed += 1
-                yield message
-
-    def has_more(self, store: ParkingPlace) -> bool:
-        """Whether there are messages behind those that were listed."""
-        return bool(self.listed and self._page(store, 1))
-
-    def _page(self, store: ParkingPlace, limit: int) -> list[StoredMessage]:
-        return store.pending(
-            limit, after=self.after, due_from_ms=self.due_from_ms, due_before_ms=self.due_before_ms
-        )
-
-
 class Outlook(NamedTuple):
     """How many messages are due in each span between two edges. The counts are whole up to
     ``complete_until_ms``; None where they are whole."""
@@ -139,9 +98,8 @@ def outlook(store: ParkingPlace, edges_ms: Sequence[int]) -> Outlook:
     counted = [store.count_due(start, end) for start, end in pairwise(edges)]
     if None not in counted:
         return Outlook(edges, tuple(count or 0 for count in counted))
-    listing = Listing(after=None, due_from_ms=edges[0], due_before_ms=edges[-1])
-    counts = [0] * (len(edges) - 1)
-    last_ms = None
+    counts, last_ms = [0] * (len(edges) - 1), None
+    listing = Listing(due_from_ms=edges[0], due_before_ms=edges[-1])
     for message in listing.read(store, MOST_READ):
         counts[bisect_right(edges, message.due_ms) - 1] += 1
         last_ms = message.due_ms

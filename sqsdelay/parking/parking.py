@@ -4,6 +4,7 @@ they can be listed, cancelled and moved."""
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -275,10 +276,6 @@ class Stores:
         return Parking(self.of(endpoint), after_seconds=self._after_seconds)
 
 
-_PAGE: Final = 100
-"""Messages in memory at once: at the 1 MiB of a body, 100 MiB."""
-
-
 class Change(StrEnum):
     """The answer to a request to cancel or reschedule a message."""
 
@@ -365,15 +362,44 @@ class Schedule:
         self, *, due_from: datetime | None = None, due_before: datetime | None = None
     ) -> Iterator[StoredMessage]:
         """The messages in the store, read page by page. Arguments and errors as of `DelaySender.pending`."""
-        bounds = {
-            "due_from_ms": None if due_from is None else due_at_ms(due_from),
-            "due_before_ms": None if due_before is None else due_at_ms(due_before),
-        }
+        from_ms = None if due_from is None else due_at_ms(due_from)
+        before_ms = None if due_before is None else due_at_ms(due_before)
+        return Listing(due_from_ms=from_ms, due_before_ms=before_ms).read(self._store)
 
-        def pages() -> Iterator[StoredMessage]:
-            after = None
-            while page := self._store.pending(_PAGE, after=after, **bounds):
-                yield from page
-                after = (page[-1].due_ms, page[-1].message_id)
 
-        return pages()
+PAGE: Final = 100
+"""Messages in memory at once: at the 1 MiB of a body, 100 MiB."""
+Cursor = tuple[int, str]
+"""Due time, epoch milliseconds, and id of the last message listed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Listing:
+    """Messages from a cursor on, within due times; ``listed`` counts them."""
+
+    after: Cursor | None = None
+    due_from_ms: int | None = None
+    due_before_ms: int | None = None
+    listed: int = 0
+
+    @property
+    def cursor(self) -> str:
+        """Where the next page begins, once something was listed."""
+        due_ms, message_id = self.after or (0, "")
+        return f"{due_ms}:{message_id}"
+
+    def read(self, store: ParkingPlace, limit: int = sys.maxsize) -> Iterator[StoredMessage]:
+        """So many messages at most, the earliest due first, page by page."""
+        while page := self._page(store, min(PAGE, limit - self.listed)):
+            for message in page:
+                self.after = message.due_ms, message.message_id
+                self.listed += 1
+                yield message
+
+    def has_more(self, store: ParkingPlace) -> bool:
+        """Whether there are messages behind those that were listed."""
+        return bool(self.listed and self._page(store, 1))
+
+    def _page(self, store: ParkingPlace, limit: int) -> list[StoredMessage]:
+        due = {"due_from_ms": self.due_from_ms, "due_before_ms": self.due_before_ms}
+        return store.pending(limit, after=self.after, **due) if limit > 0 else []

@@ -10,9 +10,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from sqsdelay.core.delay import BrokerClock, Delay, Reject
 from sqsdelay.core.endpoint import QueueRef
-from sqsdelay.core.limits import MAX_BATCH_ENTRIES, MIN_QUEUE_LIMIT_BYTES
+from sqsdelay.core.limits import MAX_BATCH_ENTRIES
 from sqsdelay.core.message import OutgoingMessage
-from sqsdelay.core.outgoing import without_identity
+from sqsdelay.core.outgoing import Failure as Failure
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import SqsDelayError
@@ -29,23 +29,6 @@ class SendReceipt:
     sent: Mapping[str, Any] = field(default_factory=dict)
     answered: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """One entry of a batch did not succeed.
-
-    ``error`` is what to raise or log; ``transient`` is True when the same call may succeed later,
-    ``retry_at_once`` when the broker itself asks for it, ``outage`` when it says nothing about the entry:
-    its destination is out of reach, full, throttled or denied. ``metadata`` is about the response.
-    """
-
-    code: str
-    error: SqsDelayError
-    transient: bool
-    retry_at_once: bool = False
-    metadata: Mapping[str, Any] | None = None
-    outage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +132,22 @@ class Outbox(Protocol):
         """Send each to the error queue, with the reason why."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExactlyOnce:
+    """A destination inside the store's own database: what it writes commits with the removal.
+
+    Args:
+        deliver: given the open transaction (the driver's connection) and due messages, the earliest
+            first. It writes their effect there and does not commit. If it raises, what it wrote is
+            undone, the messages are tried one by one, and those that raise have failed.
+        reject: given the transaction, a message that is out of retries, and the reason; it writes
+            the message where a person will find it.
+    """
+
+    deliver: Callable[[Any, Sequence[StoredMessage]], None]
+    reject: Callable[[Any, StoredMessage, str], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Delivery(Generic[T]):
     """A message received from one of a timeout manager's queues. ``content`` is what it says, or why it
@@ -245,32 +244,6 @@ class Sender(Protocol[MessageT]):
 
     def send_many(self, endpoint: str, messages: Iterable[MessageT]) -> Sequence[SentMessage]:
         """Send many. One result per message, in order; one that failed carries its ``error``."""
-
-
-def send_fitting(
-    queues: Queues,
-    queue_url: str,
-    entries: Sequence[OutgoingMessage],
-    smaller: Callable[[int], OutgoingMessage | None] | None = None,
-) -> list[SendReceipt | Failure]:
-    """Send, and what is refused for good once more without what we added to it. So a message that fits its
-    queue does not fail for our words, and nobody need be allowed to read the queue's attributes. ``smaller``:
-    the entry at this position without our own, None where it has nothing of ours; where left out, without its
-    identity."""
-    outcomes = queues.send_batch(queue_url, entries)
-    again: dict[int, OutgoingMessage] = {}
-    for position, (entry, outcome) in enumerate(zip(entries, outcomes, strict=True)):
-        refused = isinstance(outcome, Failure) and not outcome.transient
-        if refused and entry.size > MIN_QUEUE_LIMIT_BYTES:
-            bare = without_identity(entry) if smaller is None else smaller(position)
-            if bare is not None:
-                again[position] = bare
-    if again:
-        retried = queues.send_batch(queue_url, list(again.values()))
-        for position, outcome in zip(again, retried, strict=True):
-            if not isinstance(outcome, Failure):
-                outcomes[position] = outcome
-    return outcomes
 
 
 class DeliverySpan(Protocol):

@@ -22,7 +22,7 @@ from sqsdelay.core.rejection import rejected
 from sqsdelay.core.stored_message import Amendment, StoredMessage, parked
 from sqsdelay.ledger.events import Source, record_safely
 from sqsdelay.parking.parking import Stores, Unread
-from sqsdelay.ports.queues import DeliverySpan, Failure, Queues, send_fitting
+from sqsdelay.ports.queues import DeliverySpan, Failure, Queues
 from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status, event_of
 
 logger = logging.getLogger(__name__)
@@ -295,7 +295,8 @@ class Relay:
                     move.entry.trace_header = delivery.header or move.entry.trace_header
                     deliveries.append(delivery)
             url = self._queues.url(target)
-            sent = send_fitting(self._queues, url, [move.entry for move in batch], smaller)
+            send, entries = partial(self._queues.send_batch, url), [move.entry for move in batch]
+            sent = outgoing.send_fitting(send, entries, smaller)
             outcomes = [outcome if isinstance(outcome, Failure) else None for outcome in sent]
         except errors.SqsDelayError as error:
             outcomes = [Failure(type(error).__name__, error, transient=True)] * len(batch)

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Final, ParamSpec, Self, TypeVar
 
 from sqsdelay.core.coalescing import NeverLeft
-from sqsdelay.core.delay import Delay
+from sqsdelay.core.delay import Delay, begun_within
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
 from sqsdelay.core.message import AttributeInput, CheckedMessage, Message, Route
@@ -47,7 +47,7 @@ class AsyncQueueSender:
     def _send(
         self, key: tuple[Endpoint, Route], messages: list[CheckedMessage]
     ) -> list[SendResult]:
-        with self._sender._in_time():
+        with begun_within(self._sender._settings.begin_within_seconds):
             return self._sender._send_all(key[0], messages)
 
     def _begin_anew(self) -> None:

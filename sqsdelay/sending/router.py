@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar, cast
 
 from sqsdelay import errors
 from sqsdelay.core import endpoint as endpoints
 from sqsdelay.core import limits, outgoing
+from sqsdelay.core import message as wire
 from sqsdelay.core.coalescing import checked_linger
 from sqsdelay.core.delay import check_hop, check_range, checked_max_delay, seconds_until, too_far
 from sqsdelay.core.endpoint import Endpoint, QueueRef
-from sqsdelay.core.message import (
-    DELAY_SECONDS,
-    MESSAGE_ID,
-    MOST_ADDED_BYTES,
-    CheckedMessage,
-    Message,
-    OutgoingMessage,
-    Route,
-    check_limits,
-    checked,
-    size_of,
-    string,
-)
+from sqsdelay.core.message import CheckedMessage, Message, OutgoingMessage, Route, check_limits
 from sqsdelay.core.received_message import DelayedMessage, FifoIds
 from sqsdelay.core.stored_message import StoredMessage, as_stored
 from sqsdelay.ledger.events import Ledger
 from sqsdelay.parking.parking import Parking, ParkingSettings, Stores
 from sqsdelay.ports.queues import LargeBodies, Queues, Tracing
-from sqsdelay.sending.sizes import SizeLimits, as_new, put_body, stand_in
+from sqsdelay.sending.sizes import SizeLimits, as_new, stand_in
 
 A = TypeVar("A", Endpoint, QueueRef)
 T = TypeVar("T")
@@ -97,35 +86,41 @@ class Call:
 
 
 @dataclass(slots=True)
-class ToQueue:
-    """A checked message on its way to a queue: which, in which shape, and what to report."""
+class Prepared:
+    """A checked message: where it goes first, when it is due; and what became of it there."""
 
-    queue_url: str
-    entry: OutgoingMessage
     route: Route
     message_id: str | None
     due_ms: int
+    sqs_message_id: str | None = field(default=None, init=False)
+    error: errors.SqsDelayError | None = field(default=None, init=False)
+
+
+@dataclass(slots=True)
+class ToStore(Prepared):
+    """A message that is to wait in a store."""
+
+    parking: Parking
+    stored: StoredMessage
+
+
+@dataclass(slots=True)
+class ToQueue(Prepared):
+    """A message on its way to a queue."""
+
+    queue_url: str
+    entry: OutgoingMessage
     absolute: bool
     named: bool = False
     """Its sender named its id: a message before it may have had the same, and been cancelled."""
 
     def set_timer(self, now_ms: int) -> None:
         """Update the message timer of an absolute due time: earlier batches took time."""
-        if not self.absolute:
-            return
         remaining = seconds_until(self.due_ms, now_ms)
-        if self.entry.delay_seconds is not None:
+        if self.absolute and self.entry.delay_seconds is not None:
             self.entry.delay_seconds = remaining
-        elif DELAY_SECONDS in self.entry.attributes:
-            self.entry.attributes[DELAY_SECONDS] = string(str(remaining))
-
-
-@dataclass(slots=True)
-class ToStore:
-    """A checked message on its way into a store."""
-
-    parking: Parking
-    stored: StoredMessage
+        elif self.absolute and wire.DELAY_SECONDS in self.entry.attributes:
+            self.entry.attributes[wire.DELAY_SECONDS] = wire.string(str(remaining))
 
 
 class Router:
@@ -145,25 +140,24 @@ class Router:
         """Choose the route and check the message for it; a body that is too large is put elsewhere, unless
         ``put`` is False. Raises every error of a send that comes before its request."""
         if not isinstance(message, CheckedMessage):
-            message = checked(message, fifo=call.endpoint.fifo)
+            message = wire.checked(message, fifo=call.endpoint.fifo)
         bodies = self._settings.large_bodies
         if bodies is None:
             return self._routed(call, message)
         message = as_new(message)
-        if not (
-            message.size > bodies.above_bytes
-            or self._too_large_to_send(call.endpoint, message)
-            or self._too_large_to_park(call.endpoint, message)
-        ):
+        if message.size <= bodies.above_bytes and not self._too_large(call.endpoint, message):
             return self._routed(call, message)
         # All else is checked before the body is put.
         prepared = self._routed(call, stand_in(message))
-        if put and isinstance(prepared, ToStore):
-            pointer = put_body(bodies, message, prepared.stored.due_ms)
+        if not put:
+            return prepared
+        # A body is kept until the last day of its message in the destination queue at least.
+        needed_until_ms = prepared.due_ms + limits.MAX_RETENTION_SECONDS * 1000
+        pointer = bodies.put(message.body, needed_until_ms=needed_until_ms)
+        if isinstance(prepared, ToStore):
             prepared.stored = replace(prepared.stored, body=pointer.encode("utf-8"))
-        elif put and isinstance(prepared, ToQueue):
-            pointer = prepared.entry.body = put_body(bodies, message, prepared.due_ms)
-            prepared.entry.size = size_of(pointer, prepared.entry.attributes)
+        else:
+            prepared.entry = replace(prepared.entry, body=pointer, size=-1)
         return prepared
 
     def _routed(self, call: Call, message: CheckedMessage) -> ToQueue | ToStore:
@@ -202,29 +196,29 @@ class Router:
 
     def _to_store(self, call: Call, message: CheckedMessage) -> ToStore | None:
         """None where the store cannot keep a message of this size: it hops."""
-        parking = self._parking(call.endpoint)
+        parking = self.parking(call.endpoint)
         stored = as_stored(message, call.endpoint.address, now_ms=self.broker_latest(call))
         if parking is None or parking.store.too_large(stored):
             return None
         self._check_arrival(call.endpoint, message)
-        return ToStore(parking, stored)
+        return ToStore(Route.STORE, stored.message_id, stored.due_ms, parking, stored)
 
     def _direct(self, call: Call, message: CheckedMessage, due_ms: int, remaining: int) -> ToQueue:
         """Straight to the destination; a message timer goes with it, but to a FIFO queue, which takes
         none. It carries an id only if its sender named one."""
         named, fifo = message.message_id, call.endpoint.fifo
-        added = {} if named is None else {MESSAGE_ID: string(named)}
+        added = {} if named is None else {wire.MESSAGE_ID: wire.string(named)}
         entry = OutgoingMessage(
             body=message.body,
             attributes={**message.attributes, **added},
             size=check_limits(message.body, message.attributes, added),
             delay_seconds=remaining if message.due.given and not fifo else None,
             group_id=message.group_id,
-            deduplication_id=message.ids(due_ms).deduplication_id if fifo else None,
+            deduplication_id=message.ids(due_ms)[1] if fifo else None,
             trace_header=message.trace_header,
         )
         queue_url = call.once(self._queues.url, call.endpoint.queue)
-        return ToQueue(queue_url, entry, Route.DIRECT, named, due_ms, message.due.absolute)
+        return ToQueue(Route.DIRECT, named, due_ms, queue_url, entry, message.due.absolute)
 
     def _through_due_queue(self, call: Call, message: CheckedMessage, remaining: int) -> ToQueue:
         """A FIFO queue takes no message timers: the due queue before it does."""
@@ -247,7 +241,8 @@ class Router:
         check_limits(message.body, message.attributes, added)
         self._check_arrival(call.endpoint, message)
         queue_url = call.once(self._queues.url, call.endpoint.due_queue)
-        return ToQueue(queue_url, entry, Route.DUE_QUEUE, message_id, due_ms, message.due.absolute)
+        absolute = message.due.absolute
+        return ToQueue(Route.DUE_QUEUE, message_id, due_ms, queue_url, entry, absolute)
 
     def _through_delay_queue(self, call: Call, message: CheckedMessage) -> ToQueue:
         # Now that the queue service has been asked about the endpoint, a first send knows its clock, too,
@@ -264,7 +259,7 @@ class Router:
         if entry.size > limits.MIN_QUEUE_LIMIT_BYTES:
             self._limits.check(endpoint.delay_queue, entry.size)
         known = message.due.absolute, message.message_id is not None
-        return ToQueue(queue_url, entry, Route.DELAY_QUEUE, ids.message_id, due_ms, *known)
+        return ToQueue(Route.DELAY_QUEUE, ids[0], due_ms, queue_url, entry, *known)
 
     def check_max_delay(self, due_ms: int, now_ms: int) -> None:
         """Refuse what the delay consumer would send to the error queue. Raises InvalidDelay."""
@@ -293,26 +288,25 @@ class Router:
             if not self._queues.broker_clock.synchronised:
                 raise
 
-    def _parking(self, endpoint: Endpoint) -> Parking | None:
+    def parking(self, endpoint: Endpoint) -> Parking | None:
+        """The endpoint's store, to park in; None where there is none."""
         return None if self.stores is None else self.stores.parking(endpoint.name)
 
-    def _too_large_to_send(self, endpoint: Endpoint, message: CheckedMessage) -> bool:
-        """Whether a queue on the message's way may refuse it, with what sqsdelay adds."""
-        most = message.size + MOST_ADDED_BYTES
+    def _too_large(self, endpoint: Endpoint, message: CheckedMessage) -> bool:
+        """Whether a queue on the message's way may refuse it, with what sqsdelay adds; or the store, if it
+        would be parked were it smaller."""
+        most = message.size + wire.MOST_ADDED_BYTES
         queues = endpoint.queues[:-1] if message.due.given else (endpoint.queue,)
-        return most > limits.MAX_MESSAGE_BYTES or any(
+        if most > limits.MAX_MESSAGE_BYTES or any(
             most > self._limits.of(queue, size=most) for queue in queues
-        )
-
-    def _too_large_to_park(self, endpoint: Endpoint, message: CheckedMessage) -> bool:
-        """Whether the message would be parked, were it smaller."""
-        parking = self._parking(endpoint)
-        if parking is None or message.size <= ALWAYS_PARKED_BYTES:
+        ):
+            return True
+        small = message.size <= ALWAYS_PARKED_BYTES
+        if small or self.expected_route(endpoint, message) is not Route.STORE:
             return False
-        now_ms = self._queues.broker_clock.now_ms()
-        if seconds_until(message.due.due_ms(now_ms), now_ms) <= parking.after_seconds:
-            return False
-        return parking.store.too_large(as_stored(message, endpoint.address, now_ms=now_ms))
+        parking, now_ms = self.parking(endpoint), self._queues.broker_clock.now_ms()
+        stored = as_stored(message, endpoint.address, now_ms=now_ms)
+        return parking is not None and parking.store.too_large(stored)
 
     def _check_arrival(self, endpoint: Endpoint, message: CheckedMessage) -> None:
         """Refuse now, not when the message is due. What sqsdelay adds does not count: it is left out

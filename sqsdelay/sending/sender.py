@@ -8,29 +8,22 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from sqsdelay import errors
+from sqsdelay.core import message as wire
 from sqsdelay.core.coalescing import Interrupted, NeverLeft, SharedCalls, own
 from sqsdelay.core.delay import Delay, begun_within, due_time, utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.limits import MAX_BATCH_ENTRIES
-from sqsdelay.core.message import (
-    AttributeInput,
-    CheckedMessage,
-    Message,
-    Route,
-    checked,
-    full_batches,
-    size_of,
-)
+from sqsdelay.core.message import AttributeInput, CheckedMessage, Message, Route
 from sqsdelay.core.outgoing import after_amendment
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.ledger.events import Event, EventKind, Source, record_safely
 from sqsdelay.parking.parking import Change, Schedule
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
-from sqsdelay.sending.router import Call, Router, SenderSettings, ToQueue, ToStore
+from sqsdelay.sending.router import Call, Prepared, Router, SenderSettings, ToQueue, ToStore
 
 __all__ = ["Change", "Route", "SendResult", "QueueSender"]
 
@@ -53,9 +46,6 @@ class SendResult:
     due: datetime | None = None
     sqs_message_id: str | None = None
     error: SqsDelayError | None = None
-
-
-_PENDING: Final = SendResult()
 
 
 class QueueSender:
@@ -118,7 +108,8 @@ class QueueSender:
         ids = (message_id, message_group_id, trace_header, message_deduplication_id)
         message = Message(body, delay, due_at, attributes or {}, *ids)
         parsed = Endpoint.parse(endpoint)
-        with self._in_time(), self._ready(parsed, message) as ready:
+        seconds = self._settings.begin_within_seconds
+        with begun_within(seconds), self._ready(parsed, message) as ready:
             return sent(self._send(parsed, ready))
 
     def traced(self, endpoint: Endpoint) -> AbstractContextManager[str | None]:
@@ -130,11 +121,7 @@ class QueueSender:
     def _ready(self, endpoint: Endpoint, message: Message) -> Iterator[CheckedMessage]:
         """The message, checked, within the span of its send. Raises InvalidDelay, InvalidMessage."""
         with self.traced(endpoint) as header:
-            yield checked(with_header(message, header), fifo=endpoint.fifo)
-
-    def _in_time(self) -> AbstractContextManager[None]:
-        """For one send: no request begins that could end too late."""
-        return begun_within(self._settings.begin_within_seconds)
+            yield wire.checked(with_header(message, header), fifo=endpoint.fifo)
 
     def _together(
         self, endpoint: Endpoint, message: CheckedMessage
@@ -170,10 +157,7 @@ class QueueSender:
             InvalidDelay, InvalidMessage, InvalidEndpoint, DelayTooLong, ConfigurationError,
             DelayQueueMissing, QueueMissing, QueueUnavailable: as `send`.
         """
-        prepared = self.router.prepare(Call(Endpoint.parse(endpoint)), message, put=False)
-        if isinstance(prepared, ToStore):
-            return _parked(prepared.stored)
-        return SendResult(prepared.message_id, prepared.route, utc(prepared.due_ms))
+        return _result(self.router.prepare(Call(Endpoint.parse(endpoint)), message, put=False))
 
     def send_many(self, endpoint: str, messages: Iterable[Message]) -> list[SendResult]:
         """Send many messages in full batches, several batches at a time.
@@ -209,77 +193,56 @@ class QueueSender:
         note: Callable[[SendReceipt | Failure], None] | None = None,
     ) -> list[SendResult]:
         """Send them all, so many batches at a time; a result per message, in order."""
-        call = Call(endpoint)
-        results: list[SendResult] = []
-        ready: list[tuple[int, ToQueue]] = []
-        to_store: list[tuple[int, ToStore]] = []
-        for position, message in enumerate(messages):
-            results.append(_PENDING)
+        call, given = Call(endpoint), list[ToQueue | ToStore | SendResult]()
+        for message in messages:
             try:
-                prepared = self.router.prepare(call, message)
+                given.append(self.router.prepare(call, message))
             except SqsDelayError as error:
-                results[position] = SendResult(getattr(message, "message_id", None), error=error)
-                continue
-            if isinstance(prepared, ToStore):
-                to_store.append((position, prepared))
-            else:
-                ready.append((position, prepared))
-        self._park_all(endpoint, to_store, results)
+                given.append(SendResult(getattr(message, "message_id", None), error=error))
+        self._park(endpoint, [each for each in given if isinstance(each, ToStore)])
+        ready = [each for each in given if isinstance(each, ToQueue)]
         batches = list(
-            full_batches(ready, target=lambda r: r[1].queue_url, size=lambda r: r[1].entry.size)
+            wire.full_batches(ready, target=lambda e: e.queue_url, size=lambda e: e.entry.size)
         )
-        send = partial(self._send_batch, endpoint)
-        lanes = min(concurrency, len(batches))
+        send, lanes = partial(self._send_batch, endpoint), min(concurrency, len(batches))
         with ThreadPoolExecutor(lanes) if lanes > 1 else nullcontext() as pool:
-            sent = map(send, batches) if pool is None else pool.map(send, batches)
-            for batch, outcomes in zip(batches, sent, strict=True):
-                for (position, prepared), outcome in zip(batch, outcomes, strict=True):
-                    if note is not None:
-                        note(outcome)
-                    results[position] = _sent(prepared, outcome)
-        return results
+            for outcomes in map(send, batches) if pool is None else pool.map(send, batches):
+                for outcome in [] if note is None else outcomes:
+                    note(outcome)
+        return [each if isinstance(each, SendResult) else _result(each) for each in given]
 
     def _send_batch(
-        self, endpoint: Endpoint, batch: Sequence[tuple[int, ToQueue]]
+        self, endpoint: Endpoint, batch: Sequence[ToQueue]
     ) -> list[SendReceipt | Failure]:
+        """Send to one queue; its answers, none where it was not asked."""
         try:
-            self._heed_amendments(endpoint, [prepared for _, prepared in batch])
+            self._heed_amendments(endpoint, batch)
         except errors.SchemaMismatch as error:
-            return [Failure(type(error).__name__, error, transient=False)] * len(batch)
+            for prepared in batch:
+                prepared.error = error
+            return []
         now_ms = self._queues.broker_clock.proven_ms()
         if now_ms is not None:
             # Else the timers stay as they were worked out: by a local clock they could end early.
-            for _, prepared in batch:
+            for prepared in batch:
                 prepared.set_timer(now_ms)
-        entries = [prepared.entry for _, prepared in batch]
-        outcomes = self._queues.send_batch(batch[0][1].queue_url, entries)
-        self._record(
-            endpoint,
-            (
-                {
-                    "message_id": prepared.message_id or outcome.sqs_message_id,
-                    "due_ms": prepared.due_ms,
-                    "size": prepared.entry.size,
-                    "batch": len(batch),
-                    "route": prepared.route,
-                    "timer_seconds": prepared.entry.delay_seconds,
-                    "sqs_message_id": outcome.sqs_message_id,
-                }
-                for (_, prepared), outcome in zip(batch, outcomes, strict=True)
-                if isinstance(outcome, SendReceipt)
-            ),
-        )
+        outcomes = self._queues.send_batch(batch[0].queue_url, [each.entry for each in batch])
+        for prepared, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, Failure):
+                prepared.error = outcome.error
+            else:
+                prepared.sqs_message_id = outcome.sqs_message_id
+        self._record(endpoint, batch, shared_by=len(batch))
         return outcomes
 
     def _heed_amendments(self, endpoint: Endpoint, batch: Sequence[ToQueue]) -> None:
         """Set messages apart from former ones of the same id that were cancelled or moved. Otherwise the
         delay queue, which forgets nothing for five minutes, would swallow them, or the delay consumer would
         take them for what the amendment was about."""
-        stores = self.router.stores
         named = [(p.message_id or "", p.entry) for p in batch if p.named]
-        if stores is None or not named:
+        if not named or (parking := self.router.parking(endpoint)) is None:
             return
-        amendments = stores.parking(endpoint.name).amendments([name for name, _ in named])
+        amendments = parking.amendments([name for name, _ in named])
         latest_ms = self._queues.broker_clock.latest_ms()
         for message_id, entry in named:
             if message_id in amendments:
@@ -288,34 +251,43 @@ class QueueSender:
                 amended_ms = latest_ms if amendment is None else amendment.at_ms
                 entry.deduplication_id = after_amendment(entry.deduplication_id or "", amended_ms)
 
-    def _park_all(
-        self, endpoint: Endpoint, to_store: Sequence[tuple[int, ToStore]], results: list[SendResult]
-    ) -> None:
-        if not to_store:
-            return
-        parking = to_store[0][1].parking
-        at_once = parking.store.stored_at_once or STORED_AT_ONCE
-        for start in range(0, len(to_store), at_once):
-            chunk = to_store[start : start + at_once]
-            outcomes = parking.park([prepared.stored for _, prepared in chunk])
-            taken: list[dict[str, Any]] = []
-            for (position, prepared), outcome in zip(chunk, outcomes, strict=True):
-                error = outcome if isinstance(outcome, SqsDelayError) else None
-                results[position] = _parked(stored := prepared.stored, error)
-                if error is None:
-                    told = {"message_id": stored.message_id, "due_ms": stored.due_ms}
-                    size = len(stored.body) + size_of("", stored.attributes)
-                    taken.append({**told, "size": size, "route": Route.STORE})
-            self._record(endpoint, taken)
+    def _park(self, endpoint: Endpoint, given: Sequence[ToStore]) -> None:
+        while given:
+            parking = given[0].parking
+            at_once = parking.store.stored_at_once or STORED_AT_ONCE
+            chunk, given = given[:at_once], given[at_once:]
+            outcomes = parking.park([each.stored for each in chunk])
+            for prepared, outcome in zip(chunk, outcomes, strict=True):
+                prepared.error = outcome if isinstance(outcome, SqsDelayError) else None
+            self._record(endpoint, chunk)
 
-    def _record(self, endpoint: Endpoint, sent: Iterable[dict[str, Any]]) -> None:
-        """Record messages that a queue or the store has taken, by what an event tells of each."""
-        if (ledger := self._settings.ledger) is not None:
-            at_ms, place = self._queues.broker_clock.now_ms(), endpoint.name
-            told = partial(
-                Event, kind=EventKind.SENT, at_ms=at_ms, endpoint=place, source=Source.SENDER
+    def _record(
+        self, endpoint: Endpoint, given: Sequence[ToQueue | ToStore], shared_by: int | None = None
+    ) -> None:
+        """Record those messages that a queue or the store has taken."""
+        if (ledger := self._settings.ledger) is None:
+            return
+        at_ms, events = self._queues.broker_clock.now_ms(), list[Event]()
+        for each in given:
+            if isinstance(each, ToStore):
+                size, timer = len(each.stored.body) + wire.size_of("", each.stored.attributes), None
+            else:
+                size, timer = each.entry.size, each.entry.delay_seconds
+            event = Event(
+                kind=EventKind.SENT,
+                at_ms=at_ms,
+                endpoint=endpoint.name,
+                message_id=each.message_id or each.sqs_message_id or "",
+                source=Source.SENDER,
+                due_ms=each.due_ms,
+                size=size,
+                batch=shared_by,
+                route=each.route,
+                timer_seconds=timer,
+                sqs_message_id=each.sqs_message_id,
             )
-            record_safely(ledger, (told(**each) for each in sent))
+            events += [event] if each.error is None else []
+        record_safely(ledger, events)
 
     def cancel(self, endpoint: str, message_id: str) -> Change:
         """Cancel a message that waits; see `Change` for the answers.
@@ -392,16 +364,9 @@ class QueueSender:
         return Schedule(self.router.stores.of(name), endpoint=name, ledger=self._settings.ledger)
 
 
-def _sent(prepared: ToQueue, outcome: SendReceipt | Failure) -> SendResult:
-    due = utc(prepared.due_ms)
-    if isinstance(outcome, Failure):
-        return SendResult(prepared.message_id, prepared.route, due, error=outcome.error)
-    message_id = prepared.message_id or outcome.sqs_message_id
-    return SendResult(message_id, prepared.route, due, outcome.sqs_message_id)
-
-
-def _parked(stored: StoredMessage, error: SqsDelayError | None = None) -> SendResult:
-    return SendResult(stored.message_id, Route.STORE, utc(stored.due_ms), error=error)
+def _result(of: Prepared) -> SendResult:
+    sqs_id = of.sqs_message_id
+    return SendResult(of.message_id or sqs_id, of.route, utc(of.due_ms), sqs_id, of.error)
 
 
 def sent(result: SendResult) -> SendResult:

@@ -7,15 +7,16 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
 from sqsdelay.core.endpoint import QueueRef
-from sqsdelay.core.limits import MAX_MESSAGE_BYTES, MAX_RETENTION_SECONDS, MIN_QUEUE_LIMIT_BYTES
+from sqsdelay.core.limits import MAX_MESSAGE_BYTES, MIN_QUEUE_LIMIT_BYTES
 from sqsdelay.core.message import Attribute, CheckedMessage
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.errors import MalformedMessage, MessageTooLarge, SqsDelayError
-from sqsdelay.ports.queues import LargeBodies, Queues
+from sqsdelay.ports.queues import Queues
 
 logger = logging.getLogger(__name__)
 
@@ -39,10 +40,15 @@ class SizeLimits:
         if size <= MIN_QUEUE_LIMIT_BYTES:
             return MAX_MESSAGE_BYTES
         now = self._queues.broker_clock.local.monotonic()
-        limit, asked_at = self._known.get(queue, (0, 0.0))
-        if not limit or now - asked_at > LIMIT_LIFETIME_SECONDS:
-            limit = self._ask(queue)
-            self._known[queue] = (limit, now)
+        limit, asked_at = self._known.get(queue, (MAX_MESSAGE_BYTES, -inf))
+        if now - asked_at > LIMIT_LIFETIME_SECONDS:
+            try:
+                limit = limit_of(self._queues.attributes(self._queues.url(queue)))
+            except SqsDelayError as error:
+                limit = MAX_MESSAGE_BYTES
+                told = queue.name, limit, one_line(error)
+                logger.info("the limit of %s is not known, %s is assumed: %s", *told)
+            self._known[queue] = limit, now
         return limit
 
     def check(self, queue: QueueRef, size: int) -> None:
@@ -56,18 +62,10 @@ class SizeLimits:
                 f"{MAX_MESSAGE_BYTES}, or keep large bodies in S3 (large_bodies=Bucket(…), --bucket)"
             )
 
-    def _ask(self, queue: QueueRef) -> int:
-        try:
-            return limit_of(self._queues.attributes(self._queues.url(queue)).get(LIMIT))
-        except SqsDelayError as error:
-            told = queue.name, MAX_MESSAGE_BYTES, one_line(error)
-            logger.info("the limit of %s is not known, %s is assumed: %s", *told)
-            return MAX_MESSAGE_BYTES
 
-
-def limit_of(attribute: str | None) -> int:
-    """A queue's attribute as bytes; SQS's own limit where it is not told."""
-    return whole_number(attribute) or MAX_MESSAGE_BYTES
+def limit_of(attributes: Mapping[str, str]) -> int:
+    """What a queue of these attributes takes, in bytes; SQS's own limit where they do not tell."""
+    return whole_number(attributes.get(LIMIT)) or MAX_MESSAGE_BYTES
 
 
 PAYLOAD_SIZE: Final = "ExtendedPayloadSize"
@@ -135,9 +133,3 @@ def stand_in(message: CheckedMessage) -> CheckedMessage:
     """The message with a pointer's room for a body: all else can be checked before the body is put."""
     attributes = {**message.attributes, PAYLOAD_SIZE: payload_size(message.body)}
     return replace(message, body=_PLACEHOLDER, attributes=attributes)
-
-
-def put_body(bodies: LargeBodies, message: CheckedMessage, due_ms: int) -> str:
-    """Keep the body until the last day of its message in the destination queue at least; the pointer. Raises
-    ConfigurationError, BodyStoreMissing, BodyStoreUnavailable."""
-    return bodies.put(message.body, needed_until_ms=due_ms + MAX_RETENTION_SECONDS * 1000)

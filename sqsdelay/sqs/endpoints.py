@@ -145,7 +145,7 @@ def size_problems(
     those of its queues that are there."""
     most = limits.MAX_MESSAGE_BYTES
     for ref, attributes in found.items():
-        limit = limit_of(attributes.get(LIMIT))
+        limit = limit_of(attributes)
         if limit < most:
             meaning = "larger ones are refused when they are sent, or go to the error queue"
             if ref == endpoint.error_queue:

@@ -5,30 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from sqsdelay.core import message as wire
+from sqsdelay.core import outgoing
 from sqsdelay.core.delay import seconds_until
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.core.message import OutgoingMessage, check_limits, full_batches
-from sqsdelay.core.outgoing import last_leg, without_identity
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import DelayedMessage, FifoIds
 from sqsdelay.core.rejection import rejected_stored
 from sqsdelay.core.stored_message import StoredMessage, text_for_sqs
 from sqsdelay.errors import InvalidMessage, QueueMissing, QueueUnavailable, SqsDelayError
 from sqsdelay.ports import in_each_child
-from sqsdelay.ports.queues import (
-    DeliverySpan,
-    Failure,
-    Queues,
-    Released,
-    SendReceipt,
-    Tracing,
-    send_fitting,
-)
+from sqsdelay.ports.queues import DeliverySpan, Failure, Queues, Released, SendReceipt, Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -165,13 +157,18 @@ class SqsOutbox:
         def send(batch: Sequence[_Prepared]) -> list[SendReceipt | Failure]:
             def less(at: int) -> OutgoingMessage | None:
                 position, _, entry = batch[at]
-                return without_identity(entry) if smaller is None else smaller(messages[position])
+                return (
+                    outgoing.without_identity(entry)
+                    if smaller is None
+                    else smaller(messages[position])
+                )
 
             if set_timer is not None:
                 for position, _, entry in batch:
                     set_timer(position, entry)
             entries = [entry for _, _, entry in batch]
-            return send_fitting(self._queues, batch[0][1], entries, less)
+            to_queue = partial(self._queues.send_batch, batch[0][1])
+            return outgoing.send_fitting(to_queue, entries, less)
 
         batches = list(full_batches(ready, target=lambda r: r[1], size=lambda r: r[2].size))
         for batch, sent in zip(batches, self._threads.map(send, batches), strict=True):
@@ -216,7 +213,7 @@ def _released(message: StoredMessage, delay_seconds: int, destination: Endpoint)
         deduplication_id = attributes.pop(wire.DEDUPLICATION_ID, wire.string(message.message_id))
         ids = FifoIds(message.group_id, deduplication_id["StringValue"])
         check_limits(body, attributes, ids.attributes())
-    entry = last_leg(
+    entry = outgoing.last_leg(
         body,
         attributes,
         DelayedMessage(message.message_id, message.due_ms),

@@ -26,7 +26,7 @@ from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching import settlement
 from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH, CircuitBreaker, take_turns
-from sqsdelay.dispatching.settlement import AtLeastOnce, Round, Settlement, ids_of
+from sqsdelay.dispatching.settlement import Destination, Round, Settlement, ids_of
 from sqsdelay.errors import CriticalError
 from sqsdelay.ports.queues import Delivery, Failure, TimeoutTransport
 from sqsdelay.ports.stores import Claim, ClaimsIds, DelayedMessageStore, TransactionMode
@@ -129,7 +129,7 @@ class TimeoutManager:
     ) -> None:
         self._settings, clock = settings or TimeoutSettings(), clock or SystemClock()
         self._store, self._transport, self._on_done = store, transport, on_done
-        self._destination = AtLeastOnce(transport, clock)
+        self._destination = Destination(transport, clock)
         # Of all threads: without a ledger it remembers nothing from one claim to the next.
         self._settlement = Settlement(
             store=store,

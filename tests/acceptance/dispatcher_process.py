@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
-from sqsdelay.dispatching.settlement import ExactlyOnce
 from sqsdelay.ports.queues import Failure
 from sqsdelay.ports.stores import Claim, DelayedMessageStore
 from sqsdelay.stores import DynamoDbStore, open_store

@@ -18,8 +18,8 @@ from psycopg.rows import dict_row
 
 from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching import ExactlyOnce, Round
 from sqsdelay.dispatching.dispatcher import MAX_POLL_SECONDS, Dispatcher, DispatchSettings
-from sqsdelay.dispatching.settlement import ExactlyOnce, Round
 from sqsdelay.errors import ConfigurationError, StoreMissing
 from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores import open_store

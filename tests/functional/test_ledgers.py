@@ -20,8 +20,8 @@ import pytest
 
 from sqsdelay import FileLedger, LoggerLedger
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.settlement import ExactlyOnce
 from sqsdelay.errors import ConfigurationError, MalformedEvent, StoreUnavailable
 from sqsdelay.ledger.events import Event, EventKind, Source, from_json, record_safely, to_json
 from sqsdelay.ports.stores import Claim

@@ -16,8 +16,8 @@ import pytest
 from psycopg import sql
 
 from sqsdelay.core.stored_message import Amendment, StoredMessage
+from sqsdelay.dispatching import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.settlement import ExactlyOnce
 from sqsdelay.errors import StoreError
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from tests.messages import a_message

@@ -13,8 +13,8 @@ import pytest
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.limits import MAX_DUE_MS, MAX_STORED_ID_CHARS
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import Dispatcher
-from sqsdelay.dispatching.settlement import ExactlyOnce
 from sqsdelay.errors import StoreError
 from sqsdelay.ledger import events
 from sqsdelay.ledger.events import from_json, to_json

@@ -15,8 +15,8 @@ import pytest
 
 from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import DelayedDelivery, Dispatcher, DispatchSettings
-from sqsdelay.dispatching.settlement import ExactlyOnce
 from sqsdelay.errors import ConfigurationError, CriticalError, StoreMissing, StoreUnavailable
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores import open_store

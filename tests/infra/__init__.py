@@ -1,0 +1,1 @@
+import tests.services.quick_jsii  # noqa: F401

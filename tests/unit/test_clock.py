@@ -108,6 +108,7 @@ def test_an_old_proof_is_forgotten_and_a_younger_one_serves() -> None:
     clock.observe(local.true_ms)
     local.advance(PROOF_LIFETIME_SECONDS - 1)
     clock.observe(local.true_ms - 300)
+    clock.observe(local.true_ms - 400)
     local.advance(2)
     assert clock.now_ms() == local.true_ms - 301
     local.advance(PROOF_LIFETIME_SECONDS)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sqsdelay.core import on_first_use
 from sqsdelay.core.delay import (
     Decision,
     DueTime,
@@ -30,7 +31,7 @@ from sqsdelay.core.delay import (
 )
 from sqsdelay.core.limits import MAX_BATCH_BYTES, MAX_BATCH_ENTRIES, MAX_DUE_MS
 from sqsdelay.core.message import Message, full_batches
-from sqsdelay.core.readable import parse_delay, parse_due_at
+from sqsdelay.core.readable import attributes_of_texts, parse_delay, parse_due_at
 from sqsdelay.core.stored_message import to_store
 from sqsdelay.errors import ConfigurationError, InvalidDelay, InvalidMessage
 
@@ -291,3 +292,24 @@ def test_no_farthest_delay(seconds: int) -> None:
     """Below, beyond, and what a settings file may hold."""
     with pytest.raises(ConfigurationError, match=f"max_delay_seconds={seconds!r}; use 900 "):
         checked_max_delay(seconds)
+
+
+def test_attributes_in_text_are_of_a_type() -> None:
+    """Without one, a String; a Binary value is base64."""
+    assert attributes_of_texts(["tenant=acme=b", "tries:Number=3", "key:Binary.x=AAE="]) == {
+        "tenant": {"DataType": "String", "StringValue": "acme=b"},
+        "tries": {"DataType": "Number", "StringValue": "3"},
+        "key": {"DataType": "Binary.x", "BinaryValue": b"\x00\x01"},
+    }
+
+
+def test_a_name_is_loaded_when_it_is_asked_for() -> None:
+    """From the module that has it; as of any module, another is an AttributeError."""
+    load = on_first_use("a.package", {"json": "dumps loads", "math": "sqrt"})
+    assert [load(name).__name__ for name in ("dumps", "loads", "sqrt")] == [
+        "dumps",
+        "loads",
+        "sqrt",
+    ]
+    with pytest.raises(AttributeError, match=r"^module 'a\.package' has no attribute 'cbrt'$"):
+        load("cbrt")

@@ -14,7 +14,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
-from sqsdelay.dispatching.settlement import SENT_BEFORE, AtLeastOnce
+from sqsdelay.dispatching.settlement import SENT_BEFORE, Destination
 from sqsdelay.errors import QueueUnavailable, SendFailed
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.ports.stores import Claim
@@ -30,7 +30,7 @@ def test_what_was_sent_is_remembered_up_to_a_number(
     monkeypatch.setattr("sqsdelay.dispatching.settlement._REMEMBERED", 2)
     bench.put("q", 3)
     messages, claim = bench.store.pending(3), cast(Claim, None)
-    destination = AtLeastOnce(bench.outbox, bench.clock)
+    destination = Destination(bench.outbox, bench.clock)
     destination.remember(messages)
     outcomes = destination.deliver(claim, messages)
     assert [outcome is SENT_BEFORE for outcome in outcomes] == [False, True, True]
@@ -361,7 +361,7 @@ def test_what_a_send_tells_of_its_queue(
 ) -> None:
     """It was out of reach. Whoever answers, be it with a refusal, is not any more."""
     bench.put("q", count)
-    destination = AtLeastOnce(bench.outbox, bench.clock)
+    destination = Destination(bench.outbox, bench.clock)
     destination.failed("q", AWAY)
     bench.clock.advance(1)
     bench.outbox.fail = lambda _: outcome
@@ -373,7 +373,7 @@ def test_what_a_send_tells_of_its_queue(
 
 def test_pauses_double_to_a_minute_and_end_with_a_success(clock: ManualClock) -> None:
     """1, 2, 4 … 60, 60; other destinations have pauses of their own."""
-    backoff = AtLeastOnce(InMemoryOutbox(clock), clock)
+    backoff = Destination(InMemoryOutbox(clock), clock)
     assert [backoff.failed("a", AWAY) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
     assert [backoff.failed("alive", BUSY) for _ in range(5)] == [1, 2, 4, 8, 8]
     assert backoff.failed("b", AWAY) == 1
@@ -393,7 +393,7 @@ def test_pauses_double_to_a_minute_and_end_with_a_success(clock: ManualClock) ->
 def test_so_many_queues_are_remembered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that has been away for longest is forgotten, and tried as if it were in reach."""
     monkeypatch.setattr("sqsdelay.dispatching.settlement._REMEMBERED_DESTINATIONS", 2)
-    destination = AtLeastOnce(bench.outbox, bench.clock)
+    destination = Destination(bench.outbox, bench.clock)
     for name, known in (("a", {"a"}), ("b", {"a", "b"}), ("c", {"b", "c"})):
         destination.failed(name, AWAY)
         assert destination.unwell() == known

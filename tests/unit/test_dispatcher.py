@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.dispatching import ExactlyOnce, Round
 from sqsdelay.dispatching.dispatcher import DelayedDelivery, Dispatcher, DispatchSettings, wait_for
-from sqsdelay.dispatching.settlement import ExactlyOnce, Round, retry_seconds
+from sqsdelay.dispatching.settlement import retry_seconds
 from sqsdelay.errors import (
     ConfigurationError,
     CriticalError,

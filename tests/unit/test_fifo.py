@@ -13,6 +13,7 @@ import pytest
 from sqsdelay.core import outgoing
 from sqsdelay.core.delay import SystemClock, utc
 from sqsdelay.core.endpoint import Endpoint, QueueRef
+from sqsdelay.core.limits import MAX_MESSAGE_BYTES
 from sqsdelay.core.message import (
     DEDUPLICATION_ID,
     DELAY_SECONDS,
@@ -24,11 +25,12 @@ from sqsdelay.core.message import (
     Attribute,
     Message,
     OutgoingMessage,
+    size_of,
     string,
 )
 from sqsdelay.core.received_message import DelayedMessage, FifoIds, ReceivedMessage, read_fifo_ids
 from sqsdelay.core.stored_message import to_store
-from sqsdelay.errors import ConfigurationError, InvalidMessage, QueueUnavailable
+from sqsdelay.errors import ConfigurationError, InvalidMessage, MessageTooLarge, QueueUnavailable
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.relaying import DueRelay, Outcome, Relay, RelaySettings, Status
@@ -397,12 +399,29 @@ def test_a_parking_queue_is_no_endpoint(queues: InMemoryQueues, owner: str) -> N
     queues.create_endpoint(owner)
     queues.create_queue("orders-parking")
     queues.create_queue("orders-parking-delay.fifo")
-    with pytest.raises(
-        ConfigurationError, match=r"orders-parking is the parking queue of .*orders"
-    ):
+    told = f"orders-parking is the parking queue of the endpoint {re.escape(owner)};"
+    with pytest.raises(ConfigurationError, match=told):
         QueueSender(queues).send("orders-parking", "x", delay=5000)
     queues.create_endpoint("car-parking")
     assert QueueSender(queues).send("car-parking", "x", delay=5000).route is Route.DELAY_QUEUE
+
+
+def test_the_largest_message_is_what_the_due_queue_takes(queues: InMemoryQueues) -> None:
+    """A delay queue's copy may leave the id out, and is smaller then."""
+    message_id = "m" * 128
+    ids = {GROUP_ID: string("g"), DEDUPLICATION_ID: string("d")}
+    there = {MESSAGE_ID: string(message_id), DUE_AT: string("1" * 13), **ids}
+    room = MAX_MESSAGE_BYTES - size_of("", there)
+
+    def send(size: int) -> Route | None:
+        return QueueSender(queues).send(
+            FIFO, "x" * size, delay=5000, message_id=message_id, message_group_id="g",
+            message_deduplication_id="d",
+        ).route  # fmt: skip
+
+    assert send(room) is Route.DELAY_QUEUE
+    with pytest.raises(MessageTooLarge):
+        send(room + 1)
 
 
 def test_who_may_not_ask_for_the_twin_sends_all_the_same() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,12 +12,13 @@ from sqsdelay.core.delay import DATE_RESOLUTION_MS, utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.limits import MAX_RETENTION_SECONDS
 from sqsdelay.core.message import MESSAGE_ID, Message, text_of
-from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS, StoredMessage
+from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS, Amendment, StoredMessage
 from sqsdelay.errors import (
     ConfigurationError,
     InvalidDelay,
     InvalidMessage,
     NoStore,
+    SchemaMismatch,
     StoreUnavailable,
 )
 from sqsdelay.parking.parking import Change, ParkingSettings
@@ -69,37 +71,50 @@ def test_a_wrong_local_clock_does_not_move_what_is_parked(store: InMemoryStore) 
     assert 0 < stored.due_ms - (clock.true_ms + DAY * 1000) <= DATE_RESOLUTION_MS
 
 
-def test_many_are_parked_together_and_mixed_with_others(queues: InMemoryQueues) -> None:
-    """Results are in order, one store call takes all that are far away."""
+@pytest.mark.parametrize(("at_once", "parts"), [(None, [4]), (3, [3, 1])])
+def test_many_are_parked_together_and_mixed_with_others(
+    queues: InMemoryQueues, at_once: int | None, parts: list[int]
+) -> None:
+    """Results are in order, one store call takes all that are far away, or as many as the store wants."""
     calls: list[int] = []
 
     class Counting(InMemoryStore):
+        stored_at_once = at_once
+
         def store(self, messages: Any, *, transaction: Any = None) -> list[bool]:
             calls.append(len(messages))
             return super().store(messages)
 
-    sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(Counting(queues.clock))))
+    store = Counting(queues.clock)
+    sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(store)))
     delays = [0, 1000, DAY] * 4
     results = sender.send_many("orders", [Message(f"{n}", delay=d) for n, d in enumerate(delays)])
     assert [r.route for r in results] == [Route.DIRECT, Route.DELAY_QUEUE, Route.STORE] * 4
     assert all(r.error is None for r in results)
-    assert calls == [4]
+    assert calls == parts
+    assert sorted(m.body for m in store.pending(9)) == [b"11", b"2", b"5", b"8"]
 
 
-def test_an_outage_of_the_store_is_an_error_of_its_messages_alone(queues: InMemoryQueues) -> None:
-    """Nothing is sent elsewhere instead: that could make two messages of one."""
+def test_a_failing_store_is_an_error_of_its_messages_alone(queues: InMemoryQueues) -> None:
+    """Nothing is sent elsewhere instead: that could make two messages of one. Of another version, it has
+    amendments that nobody can read: what has an id of its sender's is not sent."""
 
     class Away(InMemoryStore):
         def store(self, messages: Any, *, transaction: Any = None) -> list[bool]:
             raise StoreUnavailable("away")
 
+        def amendments(self, _: Sequence[str]) -> dict[str, Amendment]:
+            raise SchemaMismatch("version 2")
+
     sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(Away(queues.clock))))
     with pytest.raises(StoreUnavailable):
         sender.send("orders", "x", delay=DAY)
-    near, far = sender.send_many("orders", [Message("a", delay=1000), Message("b", delay=DAY)])
-    assert near.error is None
-    assert isinstance(far.error, StoreUnavailable)
-    assert far.route is Route.STORE
+    far, near = sender.send_many("orders", [Message("b", delay=DAY), Message("a", delay=1000)])
+    assert (near.error, far.route, type(far.error)) == (None, Route.STORE, StoreUnavailable)
+    with pytest.raises(SchemaMismatch, match="version 2"):
+        sender.send("orders", "c", delay=1000, message_id="c")
+    queues.clock.advance(900)
+    assert [copy.body for copy in queues.receive_batch(DELAY, wait_seconds=0)] == ["a"]
 
 
 def test_cancelling_what_is_parked(sender: QueueSender, store: InMemoryStore) -> None:

@@ -238,6 +238,7 @@ def test_what_cannot_be_sent_for_a_day_is_in_the_error_queue_with_its_reason(wor
     assert rejection.message_id == "m1"
     assert rejection.due == due_ms
     assert PARKING in (rejection.reason or "")
+    assert "(AWS.SimpleQueueService.NonExistentQueue)" in (rejection.reason or "")
     assert rejection.original.body == "kept"
 
 

@@ -23,7 +23,6 @@ from sqsdelay.core.message import (
     WAS_DUE_AT,
     Attribute,
     Message,
-    MessageIds,
     OutgoingMessage,
     checked,
     size_of,
@@ -387,7 +386,7 @@ def test_id_and_due_time_are_added_to_the_byte_and_the_body_measured_once(
         measured.append(body)
         return size_of(body, attributes)
 
-    monkeypatch.setattr(outgoing, "size_of", counted)
+    monkeypatch.setattr("sqsdelay.core.message.size_of", counted)
     ours = outgoing.identity("m-1", SENT)
     limit = size_of("ü", ours)
     told = DelayedMessage("m-1", SENT)
@@ -479,6 +478,6 @@ def test_a_message_that_fits_at_its_largest_stage(spare: int) -> None:
     added = size_of("", {DELAY_SECONDS: string("901"), MESSAGE_ID: string("m")})
     message = checked(Message("x" * (size - added), delay=901), fifo=False)
     first = outgoing.first_copy(
-        message, MessageIds("m", None), remaining_ms=901_000, due_ms=SENT, idempotent=False
+        message, ("m", None), remaining_ms=901_000, due_ms=SENT, idempotent=False
     )
     assert first.size == size_of(first.body, first.attributes) == size

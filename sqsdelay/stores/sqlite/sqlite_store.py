@@ -50,36 +50,6 @@ RESERVE_BYTES: Final = 4 << 20
 """As much as the log grows to before SQLite writes it back (1,000 pages)."""
 
 
-class Reserve:
-    """Room on the disk for a store's log, in a file beside it, given up when the disk is full, so that
-    messages can leave."""
-
-    def __init__(self, path: str | Path) -> None:
-        self._place = None if str(path) == ":memory:" else Path(f"{path}-reserve")
-        self.there = False
-
-    def make(self) -> None:
-        """Set it aside where there is room for four times as much; otherwise not now."""
-        if self._place is None or self.there:
-            return
-        with suppress(OSError):
-            disk = os.statvfs(self._place.parent)
-            if disk.f_bavail * disk.f_frsize < 4 * RESERVE_BYTES:
-                return
-            with open(os.open(self._place, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as place:
-                os.posix_fallocate(place.fileno(), 0, RESERVE_BYTES)
-            self.there = True
-
-    def give_up(self) -> bool:
-        """Make its room free; False if there is none."""
-        self.there = False
-        with suppress(OSError):
-            if self._place is not None:
-                self._place.unlink()
-                return True
-        return False
-
-
 def quoted(name: str) -> str:
     """A table's or an index's name for a query. Raises ConfigurationError where SQLite takes no such name."""
     if UNFIT.search(name) or name.lower().startswith("sqlite_"):
@@ -257,7 +227,7 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
         self._at_once = _NO_LIMIT
         Wakes.__init__(self)
         SqliteTable.__init__(self, path, endpoint=endpoint, table=table)
-        self._reserve = Reserve(self._path)
+        self._reserved = False
         self._sql["claim_held"] = self._query("claim_except", **_HELD)
 
     def initialize(self, mode: TransactionMode) -> None:
@@ -270,7 +240,7 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
             first = connection.execute(self._sql["first_due"], self._times()).fetchone()
             new = self._insert(connection, messages)
         self._at_once = _NO_LIMIT
-        self._reserve.make()
+        self._make_reserve()
         if first is None or min(message.due_ms for message in messages) < due_found(first[0]):
             self._wake()
         return new
@@ -326,7 +296,7 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
                     raise
                 # A claim writes its rows, with their bodies: fewer need less room.
                 self._at_once = max(1, min(limit, self._at_once) // 20)
-                if self._reserve.give_up():
+                if self._give_up_reserve():
                     logger.error("%s; its reserve is given up to make room", one_line(error))
             if self._at_once != _NO_LIMIT:
                 # The log goes into the file, as far as others allow: its room is needed for what comes next.
@@ -334,6 +304,25 @@ class SqliteStore(Wakes, SqliteTable, SqlStore, DelayedMessageStore):
                     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             if claim is not None:
                 return claim
+
+    def _make_reserve(self) -> None:
+        """Set room for the log aside, in a file beside the store's, where there is four times as much."""
+        with suppress(OSError):  # A store in memory has no folder.
+            disk = None if self._reserved else os.statvfs(os.path.dirname(self._path))
+            if disk is None or disk.f_bavail * disk.f_frsize < 4 * RESERVE_BYTES:
+                return
+            place = os.open(f"{self._path}-reserve", os.O_CREAT | os.O_WRONLY, 0o600)
+            with open(place, "wb") as reserve:
+                os.posix_fallocate(reserve.fileno(), 0, RESERVE_BYTES)
+            self._reserved = True
+
+    def _give_up_reserve(self) -> bool:
+        """Make its room free, so that messages can leave a full disk; False if there is none."""
+        self._reserved = False
+        with suppress(OSError):
+            os.unlink(f"{self._path}-reserve")
+            return True
+        return False
 
     def _lease(self, limit: int, due_by_ms: int, passed_over: Collection[str]) -> SqliteClaim:
         token = self._token()
