@@ -147,6 +147,14 @@ def local_aws() -> Iterator[LocalAws]:
         yield aws
 
 
+@pytest.fixture
+def aws_here(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> LocalAws:
+    """This process's AWS is the local one."""
+    for name, value in local_aws.environment().items():
+        monkeypatch.setenv(name, value)
+    return local_aws
+
+
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A connection string of a real PostgreSQL, the one of ``SQSDELAY_TEST_POSTGRES``, or a database of this

@@ -37,10 +37,8 @@ Cli = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def cli(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(aws_here: LocalAws) -> Cli:
     """``sqsdelay`` on the local AWS."""
-    for name, value in local_aws.environment().items():
-        monkeypatch.setenv(name, value)
     return typed
 
 

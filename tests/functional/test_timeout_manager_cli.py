@@ -43,8 +43,7 @@ def lines_until(process: subprocess.Popen[str], status: str) -> list[Any]:
 )
 def test_the_guides_message_arrives_when_it_is_due(
     cli: CommandLine,
-    monkeypatch: pytest.MonkeyPatch,
-    local_aws: LocalAws,
+    aws_here: LocalAws,
     store: str,
     steps: list[str],
 ) -> None:
@@ -57,8 +56,6 @@ def test_the_guides_message_arrives_when_it_is_due(
         assert (
             f"serving {name}-timeouts and {name}-timeouts-dispatcher" in process.stderr.readline()
         )
-        for variable, value in local_aws.environment().items():
-            monkeypatch.setenv(variable, value)
         examples = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
         (sending,) = [example for example in examples if "boto3" in example]
         names: dict[str, Any] = {}
@@ -68,7 +65,7 @@ def test_the_guides_message_arrives_when_it_is_due(
         told = [(line["message_id"], line["status"]) for line in lines]
         assert told == [("order-7", step) for step in steps]
         assert dispatched_at >= names["sent"].due.timestamp()
-        client = local_aws.client("sqs")
+        client = aws_here.client("sqs")
         url = client.get_queue_url(QueueName=name)["QueueUrl"]
         (message,) = client.receive_message(
             QueueUrl=url, WaitTimeSeconds=5, MessageAttributeNames=["All"]
