@@ -7,7 +7,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from botocore import client, hooks, loaders, regions, useragent
+from botocore import client, regions, useragent
+from botocore.hooks import EventAliaser
+from botocore.loaders import Loader
 
 _kept: defaultdict[type, dict[Any, Any]] = defaultdict(dict)
 
@@ -15,14 +17,14 @@ _kept: defaultdict[type, dict[Any, Any]] = defaultdict(dict)
 def quicken_botocore() -> None:
     """Each client reads its service's models and rules: 60 ms. Each request tells who makes it."""
     of_all: Any = property(lambda self: _kept[type(self)], lambda *_: None)
-    for owner, attribute, once in (
-        (loaders.Loader, "_cache", of_all),
-        (hooks.EventAliaser, "_alias_name_cache", of_all),
-        (client, "ServiceModel", _once(client.ServiceModel)),
-        (regions, "EndpointProvider", _once(regions.EndpointProvider)),
-        (useragent, "sanitize_user_agent_string_component", None),
+    setattr(Loader, "_cache", of_all)  # noqa: B010 - not in its types
+    setattr(EventAliaser, "_alias_name_cache", of_all)  # noqa: B010
+    for module, name, once in (
+        (client, "ServiceModel", _once),
+        (regions, "EndpointProvider", _once),
+        (useragent, "sanitize_user_agent_string_component", cache),
     ):
-        setattr(owner, attribute, once or cache(getattr(owner, attribute)))
+        setattr(module, name, once(getattr(module, name)))
 
 
 def _once(make: Callable[..., Any]) -> Callable[..., Any]:
