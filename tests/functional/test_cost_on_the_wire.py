@@ -131,8 +131,8 @@ def test_parked(dynamodb: str, monkeypatch: pytest.MonkeyPatch, code: str, seed:
     "code", ["stored-in-s3", pytest.param("parked-in-s3-by-functions", marks=pytest.mark.nightly)]
 )
 def test_a_day_with_so_many_that_it_is_split(code: str) -> None:
-    """10,000, five hundred together: they are read and written anew twice, slot by slot."""
-    kind = Kind(code=code, groups=20, batch=10, due_together=500, own_ids=False)
+    """20,000, five hundred together: they are read and written anew twice, slot by slot."""
+    kind = Kind(code=code, groups=40, batch=10, due_together=500, own_ids=False)
     load = Workload(
         delay_seconds=40 * DAY,
         messages=kind.messages,

@@ -24,7 +24,7 @@ CLOCKS = Plan(chances={Trouble.STEPPED: 0.1, Trouble.NOT_REACHED: 0.1}, wrong_cl
 
 
 def run(plan: Plan) -> Tally:
-    return Run(plan, seed=1, messages=100).tally()
+    return Run(plan, seed=1, messages=150).tally()
 
 
 def test_a_relay_that_deletes_before_it_sends_loses(monkeypatch: pytest.MonkeyPatch) -> None:

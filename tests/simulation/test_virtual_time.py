@@ -9,7 +9,7 @@ from tests.simulation.store_faults import S3, StoreScenario
 from tests.simulation.virtual_party import Trouble
 from tests.simulation.virtual_world import Plan, Run
 
-MESSAGES = 120
+MESSAGES = 200
 
 
 @pytest.mark.parametrize(

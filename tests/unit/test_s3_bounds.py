@@ -146,10 +146,10 @@ def test_many_small_objects_are_released_in_few_claims(parked: Parked) -> None:
 
 
 def test_a_turn_ends_in_time_and_goes_on_where_it_stopped(parked: Parked) -> None:
-    """500 small objects are near, at 60 ms a request: no claim takes longer than half a minute."""
-    parked.one_object_each(500, parked.clock.now_ms() + 3 * DAY_MS)
+    """1,500 small objects are near, at 20 ms a request: no claim takes longer than half a minute."""
+    parked.one_object_each(1_500, parked.clock.now_ms() + 3 * DAY_MS)
     parked.clock.advance(3 * 86_400 - 600)
-    parked.request_ms = 60
+    parked.request_ms = 20
     turns = 0
     while len(parked.objects()) > 3:
         begun_ms = parked.clock.now_ms()
@@ -158,7 +158,7 @@ def test_a_turn_ends_in_time_and_goes_on_where_it_stopped(parked: Parked) -> Non
         turns += 1
         assert turns < 60
     assert turns > 1
-    assert parked.store.pending_count() == 500
+    assert parked.store.pending_count() == 1_500
 
 
 def test_a_turn_ends_before_something_is_due(parked: Parked) -> None:
@@ -190,7 +190,7 @@ def test_a_turn_renews_its_lease(parked: Parked) -> None:
     """S3 answers after seconds each: another dispatcher that looks later gives nothing up."""
     due_ms = parked.clock.now_ms() + 3 * DAY_MS
     for n in range(6):
-        parked.store.store(parked.messages(300, 1_000, due_ms + n))
+        parked.store.store(parked.messages(1_000, 1_000, due_ms + n))
     parked.clock.advance(3 * 86_400 - 600)
     other = parked.new_store()
 
@@ -213,7 +213,7 @@ def test_a_turn_renews_its_lease(parked: Parked) -> None:
     parked.meanwhile = None
     parked.request_ms = 0
     assert len(parked.objects()) == 2
-    assert parked.store.pending_count() == 1_800
+    assert parked.store.pending_count() == 6_000
 
 
 def test_what_somebody_else_left_there_stops_no_turn(parked: Parked) -> None:
