@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 import pika
 from pika.exceptions import AMQPError
 
+from sqsdelay.core.message import WAS_DUE_AT
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare
 from sqsdelay.rabbitmq.management import Management
-from sqsdelay.rabbitmq.message import DUE_AT_HEADER
 from tests.services.rabbitmq import RabbitNode, three_nodes
 
 TOPOLOGY = Topology()
@@ -64,7 +64,7 @@ class Inbox:
                 return
             if method is None or properties is None:
                 continue
-            late = time.time() * 1000 - int(properties.headers[DUE_AT_HEADER])
+            late = time.time() * 1000 - int(properties.headers[WAS_DUE_AT])
             # A copy for want of our acknowledgement is the consumer's doing, and says so.
             self.twice += properties.message_id in self.late_ms and not method.redelivered
             self.late_ms.setdefault(properties.message_id, late)

@@ -26,7 +26,6 @@ from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sqsdelay.spark.estimate import Estimate
 
 _SIZE: Final = re.compile(r"(\d{1,12})\s*(B|K|KB|KIB|M|MB|MIB)?", re.ASCII | re.IGNORECASE)
 _FACTORS: Final = {"": 1, "B": 1, "K": 1024, "M": 1024 * 1024}
@@ -205,7 +204,7 @@ def cost_of_table(
     if folder is not None and folder.exists():
         raise InvalidSetting(f"--out {folder} already exists; name a new folder")
 
-    def run(spark: SparkSession) -> list[Estimate]:
+    def run(spark: SparkSession) -> list[dict[str, Any]]:
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
@@ -215,8 +214,7 @@ def cost_of_table(
         try:
             found = estimate(_read(spark, workload), used, compared)
             if folder is not None:
-                rows = [asdict(each) for each in found]
-                table = spark.createDataFrame(rows, _SCHEMA)
+                table = spark.createDataFrame(found, _SCHEMA)
                 table.coalesce(1).write.parquet(str(folder))
         except (PySparkException, Py4JJavaError) as error:
             why = failure(error)
@@ -226,7 +224,7 @@ def cost_of_table(
     found = on_spark(context, "the workload", run)
     names = [way.name for way in compared]
     table = figures(["delay", "messages", *names], _rows(found, names))
-    record = {**_dated(used), "estimates": [asdict(each) for each in found]}
+    record = {**_dated(used), "estimates": found}
     show(record, table, as_json=as_json)
     if not as_json:
         _tell_prices(used, "* cheapest; -: some messages are too large")
@@ -247,15 +245,15 @@ def _read(spark: SparkSession, workload: str) -> DataFrame:
     return reader.load(workload, format="json" if kind == "jsonl" else kind)
 
 
-def _rows(found: Sequence[Estimate], names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    for band in dict.fromkeys(each.band for each in found):
-        cells = [each for each in found if each.band == band]
-        costs = [("* " if each.cheapest else "") + _cost([each]) for each in cells]
-        yield band, f"{cells[0].messages:,}", *costs
-    by_way = [[each for each in found if each.way == name] for name in names]
-    yield "all", f"{sum(each.messages for each in by_way[0]):,}", *map(_cost, by_way)
+def _rows(found: Sequence[dict[str, Any]], names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    for band in dict.fromkeys(each["band"] for each in found):
+        cells = [each for each in found if each["band"] == band]
+        costs = [("* " if each["cheapest"] else "") + _cost([each]) for each in cells]
+        yield band, f"{cells[0]['messages']:,}", *costs
+    by_way = [[each for each in found if each["way"] == name] for name in names]
+    yield "all", f"{sum(each['messages'] for each in by_way[0]):,}", *map(_cost, by_way)
 
 
-def _cost(cells: Sequence[Estimate]) -> str:
-    sum_ = Fraction(sum((each.cost for each in cells), Decimal(0)))
-    return "-" if any(each.impossible for each in cells) else dollars(sum_)
+def _cost(cells: Sequence[dict[str, Any]]) -> str:
+    sum_ = Fraction(sum((each["cost"] for each in cells), Decimal(0)))
+    return "-" if any(each["impossible"] for each in cells) else dollars(sum_)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -19,8 +18,6 @@ from sqsdelay.errors import MissingExtra
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from sqsdelay.spark.report.page import Figures
 
 
 def schedule(
@@ -203,8 +200,8 @@ def reconcile(
     chosen = {name: value for name, value in given.items() if value is not None}
 
     def run(rows: DataFrame) -> list[dict[str, Any]]:
-        from sqsdelay.spark.locations import hadoop_uri
         from sqsdelay.spark.reconciliation import reconcile, totals
+        from sqsdelay.spark.session import hadoop_uri
 
         found = reconcile(
             rows, ledger, ledger_format=ledger_format, as_of_ms=as_of, grace_seconds=grace, **chosen
@@ -269,7 +266,7 @@ def report(
     check_java()
     used = read_prices(prices)
 
-    def run(spark: SparkSession) -> Figures:
+    def run(spark: SparkSession) -> dict[str, Any]:
         return write_report(
             spark,
             ledger,
@@ -285,23 +282,23 @@ def report(
     last_seen = [
         f"{row['messages']:,} {row['status']} of {row['endpoint']}: "
         + (f"last seen in the {row['last_seen']}" if row["last_seen"] else "never seen")
-        for row in found.last_seen
+        for row in found["last_seen"]
     ]
     table = figures(["", ""], _rows(found))
     page = f"{folder.rstrip('/')}/report.html"
-    show(asdict(found), table, *last_seen, page, as_json=as_json)
+    show(found, table, *last_seen, page, as_json=as_json)
 
 
-def _rows(found: Figures) -> Iterator[tuple[str, str]]:
+def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for name in (
         "messages", "lost", "pending", "unknown", "delivered", "handed_over", "rejected", "cancelled",
         "duplicated", "early", "lines", "bad_lines",
     ):  # fmt: skip
-        yield name.replace("_", " "), f"{getattr(found, name):,}"
-    for name, share in (("1 s", found.within_1s), ("60 s", found.within_60s)):
+        yield name.replace("_", " "), f"{found[name]:,}"
+    for name, share in (("1 s", found["within_1s"]), ("60 s", found["within_60s"])):
         if share is not None:
             yield f"arrived within {name}", f"{100 * share:.2f} %"
-    for name, ms in (("median lateness", found.p50_ms), ("latest", found.max_ms)):
+    for name, ms in (("median lateness", found["p50_ms"]), ("latest", found["max_ms"])):
         if ms is not None:
             yield name, f"{ms / 1000:,.3f} s"
 

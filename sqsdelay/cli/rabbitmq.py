@@ -84,9 +84,8 @@ def declare(context: typer.Context) -> None:
     say(f"declared {topology.level_name(MAX_LEVEL)} … {topology.delivery_exchange}")
     if topology.shared:
         with closing(Publisher(parameters(url))) as publisher:
-            problem = publisher.uncaught(topology)
-        if problem is not None:
-            tell(f"warning: {problem.subject} {problem.text}\n  fix: {problem.remedy}")
+            if uncaught := publisher.uncaught(topology):
+                tell(f"warning: {uncaught}")
 
 
 @app.command()

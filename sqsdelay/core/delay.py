@@ -161,6 +161,14 @@ def check_range(least: float, most: float | None = None, /, why: str = "", **giv
             raise InvalidSetting(f"use {wanted}{why}", **{name: value})
 
 
+def check_positive(most: float = math.inf, /, **given: float | None) -> None:
+    """Refuse numbers of 0 or less, or above ``most``; None is left out. Raises InvalidSetting."""
+    for name, value in given.items():
+        if value is not None and not 0 < value <= most:
+            at_most = "" if most == math.inf else f", at most {most}"
+            raise InvalidSetting(f"use more than 0{at_most}", **{name: value})
+
+
 def check_hop(hop_seconds: int) -> None:
     """Refuse a hop that no delay queue can have. Raises ConfigurationError: outside 1 to 900 seconds."""
     why = ", the delay queue's delivery delay"

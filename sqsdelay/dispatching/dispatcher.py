@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sqsdelay import errors
-from sqsdelay.core.delay import Clock, SystemClock, check_range
+from sqsdelay.core.delay import Clock, SystemClock, check_positive, check_range
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching import settlement
@@ -66,10 +66,12 @@ class DispatchSettings:
     def __post_init__(self) -> None:
         check_range(0, number_of_retries=self.number_of_retries)
         check_range(1, batch_size=self.batch_size)
-        if self.poll_seconds is not None and not 0 < self.poll_seconds <= MAX_POLL_SECONDS:
-            raise errors.InvalidSetting(
-                f"use more than 0, at most {MAX_POLL_SECONDS}", poll_seconds=self.poll_seconds
-            )
+        most_lost = self.maximum_recovery_failures_per_second
+        check_range(1, maximum_recovery_failures_per_second=most_lost)
+        check_positive(MAX_POLL_SECONDS, poll_seconds=self.poll_seconds)
+        check_positive(store_breaker_seconds=self.store_breaker_seconds)
+        check_positive(fetch_breaker_seconds=self.fetch_breaker_seconds)
+        check_positive(dispatch_breaker_seconds=self.dispatch_breaker_seconds)
 
 
 _FIRST_IDLE_SECONDS: Final = 0.25
@@ -132,10 +134,6 @@ class CircuitBreaker(_Breaker):
     _armed_at: float | None = None
 
     def __post_init__(self) -> None:
-        if not self.limit > 0:
-            raise errors.InvalidSetting(
-                f"{self.name} circuit breaker of {self.limit} s; use more than 0"
-            )
         self._lock = threading.Lock()
 
     @property
@@ -165,10 +163,6 @@ class FailureRateBreaker(_Breaker):
     """Triggered by more than so many failures within one second."""
 
     def __post_init__(self) -> None:
-        if self.limit < 1:
-            raise errors.InvalidSetting(
-                f"{self.name} breaker of {self.limit} a second; use 1 or more"
-            )
         self._failures: list[float] = []
 
     @property

@@ -212,8 +212,9 @@ class Destination:
                 continue
             if reached is False:
                 why = "does not exist" if _is_missing(failure) else "is out of reach"
-                told = why, self.failed(name, failure), one_line(failure.error)
-                logger.warning("destination %s %s, trying again in %d s: %s", one_line(name), *told)
+                seconds, error = self.failed(name, failure), one_line(failure.error)
+                line = "destination %s %s, trying again in %d s: %s"
+                logger.warning(line, one_line(name), why, seconds, error)
             elif count[name] < _MANY:
                 well.add(name)
             else:

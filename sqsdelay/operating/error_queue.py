@@ -66,7 +66,8 @@ class _Way(NamedTuple):
     entry: OutgoingMessage
 
     def ended(self, status: RetryStatus, failure: Failure | None = None) -> Retry:
-        return replace(self.would, status=status, error=failure and str(failure.error))
+        error = None if failure is None else str(failure.error)
+        return replace(self.would, status=status, error=error)
 
 
 class ErrorQueue:

@@ -19,9 +19,9 @@ from sqsdelay.core.delay import utc
 from sqsdelay.errors import ConfigurationError, InvalidMessage, InvalidSetting, SqsDelayError
 from sqsdelay.rabbitmq import connection
 from sqsdelay.rabbitmq.connection import Session, Taken, parameters
-from sqsdelay.rabbitmq.link import BindJob, Publication
+from sqsdelay.rabbitmq.link import Publication
 from sqsdelay.rabbitmq.management import UNCOUNTED, Management, hand_overs, held, ready
-from sqsdelay.rabbitmq.message import PERSISTENT, RabbitMqMessage, due_of, without_deaths
+from sqsdelay.rabbitmq.message import PERSISTENT, RabbitMqMessage, due_of, encoded, without_deaths
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.sender import RabbitMqSender
 from sqsdelay.rabbitmq.topology import (
@@ -125,16 +125,18 @@ def bind(
     Raises:
         InvalidEndpoint, QueueMissing: no usable name; no such queue.
         ConfigurationError: no infrastructure; no permission.
+        InvalidMessage: one has headers that cannot be written; it stays, all others were sent on.
         QueueUnavailable: the broker cannot be reached, or takes no messages.
     """
     check_queue_name(endpoint)
     given, on = parameters(url), topology or Topology()
     publisher = Publisher(given, blocked_seconds=BLOCKED_SECONDS)
     with Session(given) as session, closing(publisher):
-        binding = BindJob(endpoint, on)
-        publisher.publish([binding])
-        if binding.error is not None:
-            raise binding.error
+        for each in on.way(endpoint):
+            if isinstance(each, Place):
+                create_missing(session, each)
+            else:
+                make(session, each)
         if conventional:
             make(session, Place("exchange", endpoint, "fanout"))
             make(session, Binding(endpoint, endpoint, ""))
@@ -159,6 +161,7 @@ def _send_on(session: Session, publisher: Publisher, topology: Topology, endpoin
     """Send the undeliverable messages of one endpoint to its queue; how many these were."""
     sent = 0
     refused: SqsDelayError | None = None
+    unwritable: SqsDelayError | None = None
     waiting = _undeliverable(session, topology)
     for chunk in _chunks(taken for its_endpoint, taken in waiting if its_endpoint == endpoint):
         publications = []
@@ -166,19 +169,25 @@ def _send_on(session: Session, publisher: Publisher, topology: Topology, endpoin
             properties.headers = without_deaths(properties.headers)
             properties.delivery_mode = PERSISTENT
             publications.append(Publication("", endpoint, body, properties))
+            try:
+                encoded(properties)
+            except InvalidMessage as error:
+                publications[-1].settle(error)
         publisher.publish(publications)
         for (method, _, _), publication in zip(chunk, publications, strict=True):
             if publication.error is None:
                 session.channel().basic_ack(method.delivery_tag)
                 sent += 1
+            elif isinstance(publication.error, InvalidMessage):
+                unwritable = publication.error
             else:
                 refused = publication.error
         if refused is not None:
             break
     if sent:
         session.settle_acks(topology.undeliverable)
-    if refused is not None:
-        raise refused
+    if failed := refused or unwritable:
+        raise failed
     return sent
 
 
@@ -237,7 +246,7 @@ def teardown(
         queues = list(ready(session, doomed))
         if not queues and not session.found("exchange_declare", doomed.level_name(MAX_LEVEL)):
             raise ConfigurationError(
-                f"there is no infrastructure {doomed.prefix!r} at {connection.place(given)}; nothing was "
+                f"there is no infrastructure {doomed.prefix!r} at {given}; nothing was "
                 "deleted; check --prefix and the virtual host"
             )
         if management is not None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import ssl
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -16,7 +15,6 @@ import pika
 from pika import exceptions
 from pika.adapters.select_connection import IOLoop
 from pika.adapters.utils.selector_ioloop_adapter import SelectorIOServicesAdapter
-from pika.exceptions import AMQPError, ChannelClosedByBroker
 
 from sqsdelay import errors
 from sqsdelay.errors import ConfigurationError, InvalidSetting, QueueUnavailable, SqsDelayError
@@ -25,11 +23,6 @@ from sqsdelay.rabbitmq.topology import declare_command
 NOT_FOUND = 404
 ACCESS_REFUSED = 403
 PRECONDITION_FAILED = 406
-_DENIED = (
-    exceptions.AuthenticationError,
-    exceptions.ProbableAuthenticationError,
-    exceptions.ProbableAccessDeniedError,
-)
 
 _EXAMPLE: Final = "amqp://user:password@host:5672/vhost"
 
@@ -39,6 +32,11 @@ class Address:
     """A broker: one virtual host, reached through any of its nodes, tried in this order."""
 
     nodes: tuple[pika.URLParameters, ...]
+
+    def __str__(self) -> str:
+        """Hosts, ports and virtual host, fit to be shown."""
+        hosts = ", ".join(f"{node.host}:{node.port}" for node in self.nodes)
+        return f"{hosts} (virtual host {self.virtual_host!r})"
 
     @property
     def virtual_host(self) -> str:
@@ -57,8 +55,8 @@ class Address:
 def parameters(url: str | Sequence[str]) -> Address:
     """How to reach a broker: one node or several, as `RabbitMqSender` takes them. No error repeats the URL,
     for the password's sake."""
-    urls = url.split(";") if isinstance(url, str) else list(url)
-    nodes = tuple(_node(each) for whole in urls for each in _one_host_each(whole.strip()))
+    urls = url.split(";") if isinstance(url, str) else url
+    nodes = tuple(node for each in urls for node in _nodes(each.strip()))
     if len({(each.virtual_host, each.user) for each in map(Address, zip(nodes))}) != 1:
         raise InvalidSetting(
             "the RabbitMQ URLs differ in virtual host or user; all nodes of a broker share both: "
@@ -67,32 +65,23 @@ def parameters(url: str | Sequence[str]) -> Address:
     return Address(nodes)
 
 
-def _one_host_each(url: str) -> list[str]:
-    """A URL for each host of ``amqp://user:password@a,b:5673/vhost``."""
+def _nodes(url: str) -> Iterator[pika.URLParameters]:
+    """One for each host of ``amqp://user:password@a,b:5673/vhost``."""
     # Not by urlsplit: Python 3.14 refuses brackets that stand behind another host.
-    found = re.fullmatch(r"(\w+://(?:[^/?#]*@)?)([^/?#]*)(.*)", url, re.DOTALL)
-    return [url] if found is None else [found[1] + host + found[3] for host in found[2].split(",")]
-
-
-def _node(url: str) -> pika.URLParameters:
-    if not url.startswith(("amqp://", "amqps://")):
+    found = re.fullmatch(r"(amqps?://(?:[^/?#]*@)?)([^/?#]*)(.*)", url, re.DOTALL)
+    if found is None:
         raise InvalidSetting(
             f"the RabbitMQ URL does not start with amqp:// or amqps://; write e.g. {_EXAMPLE}"
         )
-    try:
-        given = pika.URLParameters(url)
-        given.client_properties = {**(given.client_properties or {}), "product": "sqsdelay"}
-    except Exception as error:  # pika evaluates parts of the URL: anything may go wrong
-        raise InvalidSetting(
-            f"the RabbitMQ URL cannot be used ({type(error).__name__}); write e.g. {_EXAMPLE}"
-        ) from None
-    return given
-
-
-def place(given: Address) -> str:
-    """Hosts, ports and virtual host, fit to be shown."""
-    hosts = ", ".join(f"{node.host}:{node.port}" for node in given.nodes)
-    return f"{hosts} (virtual host {given.virtual_host!r})"
+    for host in found[2].split(","):
+        try:
+            given = pika.URLParameters(found[1] + host + found[3])
+            given.client_properties = {**(given.client_properties or {}), "product": "sqsdelay"}
+        except Exception as error:  # pika evaluates parts of the URL: anything may go wrong
+            raise InvalidSetting(
+                f"the RabbitMQ URL cannot be used ({type(error).__name__}); write e.g. {_EXAMPLE}"
+            ) from None
+        yield given
 
 
 _LIMIT: Final = re.compile(r"(?:\w+ )?connection limit \(\d+\) is reached")
@@ -103,10 +92,15 @@ def translated(error: BaseException, given: Address) -> SqsDelayError:
     """The error to raise for what pika raised."""
     if isinstance(error, SqsDelayError):
         return error
-    where, cause = f"RabbitMQ at {place(given)}", _cause(error)
-    if isinstance(error, ChannelClosedByBroker):
+    where, cause = f"RabbitMQ at {given}", _cause(error)
+    if isinstance(error, exceptions.ChannelClosedByBroker):
         return refusal(error.reply_code, error.reply_text, where)
-    if isinstance(error, _DENIED):
+    if isinstance(
+        error,
+        exceptions.AuthenticationError
+        | exceptions.ProbableAuthenticationError
+        | exceptions.ProbableAccessDeniedError,
+    ):
         if limit := _LIMIT.search(str(error)):
             return QueueUnavailable(
                 f"{where} takes no more connections of the user {given.user!r}: {limit[0]}; close some, "
@@ -157,10 +151,7 @@ def _cause(error: BaseException) -> BaseException:
 
 
 CLOSE_SECONDS: Final = 3.0
-"""How long the broker may take to say goodbye."""
-
-DISCONNECT_SECONDS: Final = 1.0
-"""How long closing a socket may take; it needs no answer, so this is never reached in practice."""
+"""How long the broker may take to say goodbye; closing a socket needs no answer, and takes no such time."""
 
 
 class Wire(SelectorIOServicesAdapter):
@@ -212,13 +203,13 @@ Taken = tuple[Any, pika.BasicProperties, bytes]
 """A message that was received and not acknowledged: its method, properties and body."""
 
 STEP_SECONDS: Final = 30.0
-"""How long the broker may take to answer an administrative step, once the connection is open."""
+"""How long the broker may take to answer a step, once the connection is open."""
 
 
 class Session:
-    """An open connection to the first node that answers, from number ``start`` on, and a channel. For one
-    thread, which serves it whenever it waits for something. An answer may take ``seconds``: pika sets no
-    limit, and a queue without a leader does not answer.
+    """An open connection to the first node that answers, and a channel. For one thread, which serves it
+    whenever it waits for something. An answer may take ``seconds``: pika sets no limit, and a queue without a
+    leader does not answer.
 
     As a context manager it raises `translated` errors. Its ``wire`` is its own if none is given; what
     ``set_up`` asks for belongs to opening a connection to a node.
@@ -230,16 +221,15 @@ class Session:
         wire: Wire | None = None,
         *,
         seconds: float = STEP_SECONDS,
-        start: int = 0,
         set_up: Callable[[Self], object] | None = None,
     ) -> None:
         self.given, self.wire = given, wire or Wire()
         failures: list[SqsDelayError] = []
         try:
-            for offset in range(len(given.nodes)):
-                self.node = (start + offset) % len(given.nodes)
+            for node in given.nodes:
+                self.at = Address((node,))
                 try:
-                    self._open(given.nodes[self.node], seconds, set_up or Session.channel)
+                    self._open(seconds, set_up or Session.channel)
                     return
                 except Exception as error:  # pika's own for this are no AMQPError
                     failures.append(translated(error, given))
@@ -256,7 +246,7 @@ class Session:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self.close()
-        if isinstance(error, AMQPError | OSError):
+        if isinstance(error, exceptions.AMQPError | OSError):
             raise translated(error, self.given) from error
 
     def close(self) -> None:
@@ -264,19 +254,17 @@ class Session:
         self.disconnect()
         self.wire.close()
 
-    def _open(
-        self, node: pika.URLParameters, seconds: float, set_up: Callable[[Self], object]
-    ) -> None:
+    def _open(self, seconds: float, set_up: Callable[[Self], object]) -> None:
         self.lost: BaseException | None = None
         """What ended the connection, or will."""
-        self.blocked, self.blocked_at = "", inf
-        """Why the broker takes no messages now, and since when; empty while it does."""
+        self.blocked = ""
+        """Why the broker takes no messages now; empty while it does."""
         self.wire.transport = None
         self._channel: Any = None
         self._refused: BaseException | None = None
         self._got: list[Taken | None] = []
         self.amqp: Any = pika.SelectConnection(
-            node,
+            self.at.nodes[0],
             on_open_error_callback=self._on_end,
             on_close_callback=self._on_end,
             custom_ioloop=self.wire,
@@ -318,7 +306,7 @@ class Session:
         """The broker's answer to a passive declaration; None where there is nothing of that name."""
         try:
             return self.ask(method, name, passive=True)
-        except ChannelClosedByBroker as error:
+        except exceptions.ChannelClosedByBroker as error:
             if error.reply_code != NOT_FOUND:
                 raise
             return None
@@ -359,24 +347,22 @@ class Session:
     def disconnect(self) -> None:
         """End the connection in order, or, if it is lost or the broker does not answer, without."""
         if self.amqp.is_open and self.lost is None:
-            with suppress(AMQPError):
+            with suppress(exceptions.AMQPError):
                 self.amqp.close()
             self.wire.wait(lambda: self.amqp.is_closed, CLOSE_SECONDS)
         if not self.amqp.is_closed:
             self.wire.drop()
-            self.wire.wait(lambda: self.amqp.is_closed, DISCONNECT_SECONDS)
+            self.wire.wait(lambda: self.amqp.is_closed, CLOSE_SECONDS)
 
     def _on_blocked(self, _: Any, frame: Any) -> None:
-        self.blocked = (
-            f" (memory or disk alarm: the broker blocks publishers: {frame.method.reason})"
-        )
-        self.blocked_at = min(self.blocked_at, time.monotonic())
+        reason = frame.method.reason
+        self.blocked = f" (memory or disk alarm: the broker blocks publishers: {reason})"
 
     def _on_unblocked(self, _: Any, __: Any) -> None:
-        self.blocked, self.blocked_at = "", inf
+        self.blocked = ""
 
     def _on_refused(self, _: Any, reason: BaseException) -> None:
-        if isinstance(reason, ChannelClosedByBroker):
+        if isinstance(reason, exceptions.ChannelClosedByBroker):
             self._refused = reason
 
     def _on_end(self, _: Any, reason: BaseException) -> None:

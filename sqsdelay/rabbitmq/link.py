@@ -5,25 +5,18 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice, takewhile
+from itertools import takewhile
 from math import inf
 from typing import Any, Final
 
 import pika
-from pika import BasicProperties
-from pika.exceptions import ChannelClosedByBroker
 
 from sqsdelay import errors
-from sqsdelay.errors import SqsDelayError
 from sqsdelay.rabbitmq import connection
-from sqsdelay.rabbitmq.connection import Address, Session, Wire
-from sqsdelay.rabbitmq.topology import Place, Topology, declare_command
-
-CHANNEL_SECONDS: Final = 15.0
-"""How long a channel may take to open: as long as pika gives a connection."""
+from sqsdelay.rabbitmq.topology import Binding, Place, declare_command
 
 MAX_BOUND: Final = 500
 """Endpoints asked for at once."""
@@ -54,17 +47,28 @@ MAYBE_SENT: Final = (
 )
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Job:
-    """One thing to do on a connection, and what became of it: ``error`` is None if the broker did it.
-    ``on_settled`` is called with it once."""
+@dataclass(slots=True, eq=False)
+class Publication:
+    """One message on its way to the broker, once ``after`` is bound, and what became of it: ``error`` is None
+    if the broker confirmed it. ``on_write`` is called just before it is written, to say in it what depends on
+    the time: a delay counts from then. ``on_settled`` is called once."""
 
-    error: SqsDelayError | None = None
+    exchange: str
+    routing_key: str
+    body: bytes
+    properties: pika.BasicProperties
+    due_ms: int | None = None
+    after: BindJob | None = None
+    on_write: Callable[[Publication], object] | None = None
+    on_settled: Callable[[Publication], object] | None = None
+    error: errors.SqsDelayError | None = None
     settled: bool = False
     written: bool = False
-    on_settled: Callable[[Job], None] | None = None
+    written_at: float = inf
+    size: int = 0
+    ends_at: int = 0
 
-    def settle(self, error: SqsDelayError | None = None) -> None:
+    def settle(self, error: errors.SqsDelayError | None = None) -> None:
         """Say what became of it; what is said later changes nothing."""
         if not self.settled:
             self.settled, self.error = True, self.error or error
@@ -72,50 +76,23 @@ class Job:
                 self.on_settled(self)
 
 
-@dataclass(slots=True, eq=False)
-class Publication(Job):
-    """One message on its way to the broker, once ``after`` is bound. ``on_write`` is called just before it is
-    written, to say in it what depends on the time: a delay counts from then."""
-
-    exchange: str
-    routing_key: str
-    body: bytes
-    properties: BasicProperties
-    due_ms: int | None = None
-    after: BindJob | None = None
-    on_write: Callable[[Publication], object] | None = None
-    written_at: float = inf
-    size: int = 0
-    ends_at: int = 0
-
-
-def refused(error: SqsDelayError, message_id: str | None = None) -> Publication:
+def refused(error: errors.SqsDelayError, message_id: str | None = None) -> Publication:
     """One that is not even tried."""
-    publication = Publication("", "", b"", BasicProperties(message_id=message_id))
-    publication.settle(error)
-    return publication
+    properties = pika.BasicProperties(message_id=message_id)
+    return Publication("", "", b"", properties, error=error, settled=True)
 
 
 @dataclass(slots=True, eq=False)
-class BindJob(Job):
-    """An endpoint whose due messages are to reach its queue, and the publications that wait for that.
-    `InvalidEndpoint` where its name is too long together with the prefix."""
+class BindJob:
+    """An endpoint's `Topology.way`, and the publications that wait until it is bound."""
 
-    endpoint: str
-    topology: Topology
-    queue: Place | None = field(init=False)
+    way: Sequence[Place | Binding]
     waiting: list[Publication] = field(default_factory=list)
     declares: bool = False
     alone: bool = False
 
-    def __post_init__(self) -> None:
-        self.queue = self.topology.hand_over_queue(self.endpoint)
 
-    def settle(self, error: SqsDelayError | None = None) -> None:
-        """If it has failed, so has what waits for it."""
-        Job.settle(self, error)
-        for each in self.waiting if self.error is not None else ():
-            each.settle(self.error)
+Which = Callable[[Publication], bool]
 
 
 class Outstanding(dict[int, Publication]):
@@ -143,34 +120,27 @@ class Outstanding(dict[int, Publication]):
             each.written_at = min(each.written_at, now)
 
     def answered(
-        self, tag: int, *, multiple: bool, error: SqsDelayError | None = None
+        self, tag: int, *, multiple: bool, error: errors.SqsDelayError | None = None
     ) -> list[Publication]:
         """Settle what an ack (no ``error``) or a nack answers for; answers out of order are fine."""
         tags = list(takewhile(lambda each: each <= tag, self)) if multiple else [tag]
         return [self._settle(each, error) for each in tags if each in self]
 
-    def returned(
-        self, exchange: str, routing_key: str, message_id: str | None, error: SqsDelayError
-    ) -> None:
-        """Note that the broker could not route a publication; its ack follows and settles it."""
-        for publication in self.values():
-            if (
-                publication.routing_key == routing_key
-                and publication.exchange == exchange
-                and publication.properties.message_id == message_id
-                and publication.error is None
-            ):
-                publication.error = error
+    def returned(self, sent: tuple[str, str, str | None], error: errors.SqsDelayError) -> None:
+        """Note that the broker could not route a publication, known by its exchange, routing key and message
+        id; its ack follows and settles it."""
+        for each in self.values():
+            its = each.exchange, each.routing_key, each.properties.message_id
+            if its == sent and each.error is None:
+                each.error = error
                 return
 
-    def give_up(
-        self, error: SqsDelayError, of: Callable[[Publication], bool] = lambda _: True
-    ) -> None:
+    def give_up(self, error: errors.SqsDelayError, of: Which = lambda _: True) -> None:
         """Settle with ``error`` those of which that is true, or all."""
         for tag in [tag for tag, each in self.items() if of(each)]:
             self._settle(tag, error)
 
-    def _settle(self, tag: int, error: SqsDelayError | None) -> Publication:
+    def _settle(self, tag: int, error: errors.SqsDelayError | None) -> Publication:
         publication = self.pop(tag)
         self.bytes -= publication.size
         publication.settle(error)
@@ -179,7 +149,7 @@ class Outstanding(dict[int, Publication]):
 
 @dataclass(slots=True)
 class Jobs:
-    """What waits for a connection, in the order in which it came. Bindings are settled where they stand."""
+    """What waits for a connection, in the order in which it came."""
 
     bindings: deque[BindJob] = field(default_factory=deque)
     publications: deque[Publication] = field(default_factory=deque)
@@ -189,37 +159,34 @@ class Jobs:
     def __len__(self) -> int:
         return len(self.bindings) + len(self.publications)
 
-    def add(self, jobs: Iterable[Job]) -> None:
-        for job in jobs:
-            if isinstance(job, BindJob):
-                self.bindings.append(job)
-            elif isinstance(job, Publication):
-                first, job.after = job.after, None  # no cycle, which would live on for a while
-                (self.publications if first is None else first.waiting).append(job)
+    def add(self, publications: Iterable[Publication]) -> None:
+        for each in publications:
+            first, each.after = each.after, None  # no cycle, which would live on for a while
+            if first is not None and not first.waiting:
+                self.bindings.append(first)
+            (self.publications if first is None else first.waiting).append(each)
 
-    def settle(self, job: BindJob, error: SqsDelayError | None) -> None:
-        """Let what waits for it be published, or fail with it."""
-        job.settle(error)
-        self.publications.extend(each for each in job.waiting if not each.settled)
-
-    def fail(self, error: SqsDelayError, of: Callable[[Job], bool] = lambda _: True) -> None:
+    def fail(self, error: errors.SqsDelayError, of: Which = lambda _: True) -> None:
         """Settle those of which that is true, or all that waits."""
-        for job in filter(of, [*self.bindings, *self.publications]):
-            job.settle(error)
+        unbound = [each for job in self.bindings for each in job.waiting]
+        for each in filter(of, [*unbound, *self.publications]):
+            each.settle(error)
         self.discard_settled()
 
     def discard_settled(self) -> None:
         """Forget what nobody waits for any more."""
-        self.bindings = deque(each for each in self.bindings if not each.settled)
+        for job in self.bindings:
+            job.waiting = [each for each in job.waiting if not each.settled]
+        self.bindings = deque(job for job in self.bindings if job.waiting)
         self.publications = deque(each for each in self.publications if not each.settled)
 
 
-class Link(Session):
+class Link(connection.Session):
     """A connection whose channel confirms, and another channel that binds. An answer may take
     ``confirm_seconds`` from when the socket has taken the message."""
 
     def __init__(
-        self, given: Address, wire: Wire, jobs: Jobs, *, confirm_seconds: float, start: int = 0
+        self, given: connection.Address, wire: connection.Wire, jobs: Jobs, confirm_seconds: float
     ) -> None:
         self._jobs = jobs
         self._confirm_seconds = confirm_seconds
@@ -232,11 +199,10 @@ class Link(Session):
         self._outstanding = Outstanding()
         self._binding: Any = None
         self._asked: list[BindJob] = []
-        super().__init__(given, wire, seconds=CHANNEL_SECONDS, start=start, set_up=Link._set_up)
+        super().__init__(given, wire, set_up=Link._set_up)
 
     def _set_up(self) -> None:
-        self.at = Address((self.given.nodes[self.node],))
-        self._where = f"RabbitMQ at {connection.place(self.at)}"
+        self._where = f"RabbitMQ at {self.at}"
         self.channel().add_on_return_callback(self._on_return)
         self.ask("confirm_delivery", self._on_answer)
 
@@ -246,9 +212,9 @@ class Link(Session):
         self._over = None
         try:
             self._watch()
-            self.wire.wait(lambda: self._over or self.lost)
+            self.wire.wait(lambda: self._over or self._refused or self.lost)
         finally:
-            self.end(self.lost or "it broke")
+            self.end(self._refused or self.lost or "it broke")
             try:
                 self.disconnect()
             finally:
@@ -258,33 +224,16 @@ class Link(Session):
         """Let `serve` end the connection in order."""
         self._over = self._over or reason
 
-    def _on_unblocked(self, _: Any, __: Any) -> None:
-        super()._on_unblocked(_, __)
-        self.note_heard()
-
-    def _on_refused(self, _: Any, reason: BaseException) -> None:
-        super()._on_refused(_, reason)
-        self.end(reason)
-
-    def note_heard(self) -> None:
-        self._heard_at = time.monotonic()
-        self.pump()
-
-    @property
-    def _asks(self) -> bool:
-        """Whether the broker owes an answer."""
-        opens = self._binding is not None and not self._binding.is_open
-        return bool(self._outstanding or self._asked or opens)
-
     def pump(self) -> None:
         """Bind and publish while the broker takes it and the windows have room."""
-        if not self._asks:
-            self._heard_at = time.monotonic()  # it owes nothing before now
         if self._jobs.bindings and not self._asked and self._writes():
             self._bind()
         waiting = self._jobs.publications
         while waiting and self._writes() and self._fits(waiting[0]):
-            self._publish(waiting.popleft())
+            each, before = waiting[0], self.amqp.bytes_sent
+            to, key = each.exchange, each.routing_key
+            self._channel.basic_publish(to, key, each.body, each.properties, mandatory=True)
+            self._outstanding.add(waiting.popleft(), begins_at=before, ends_at=self.amqp.bytes_sent)
 
     def _writes(self) -> bool:
         stopped = self._over or self.lost or self.blocked or self._draining
@@ -299,52 +248,61 @@ class Link(Session):
         if not self._binding.is_open:
             return
         waiting = self._jobs.bindings
-        self._asked = list(islice(waiting, 1 if waiting[0].alone else MAX_BOUND))
+        count = 1 if waiting[0].alone else min(len(waiting), MAX_BOUND)
+        self._asked = [waiting.popleft() for _ in range(count)]
         for job in self._asked:
             # The endpoint's own queue first: without it the broker ignores the rest, and no hand-over queue
             # is left behind by a wrong name.
-            *own, last = job.topology.endpoint_bindings(job.endpoint)
-            for each in own:
-                self._binding.queue_bind(each.destination, each.source, each.routing_key)
-            if job.queue is not None and job.declares:
-                arguments = dict(job.queue.arguments)
-                self._binding.queue_declare(job.queue.name, durable=True, arguments=arguments)
-            tells = job.declares or job is self._asked[-1]  # a queue may take long
-            told = partial(self._on_bound, job) if tells else None
-            self._binding.queue_bind(last.destination, last.source, last.routing_key, callback=told)
+            for each in job.way:
+                if isinstance(each, Binding):
+                    ends = each is job.way[-1] and (job.declares or job is self._asked[-1])
+                    told = partial(self._on_bound, job) if ends else None  # a queue may take long
+                    on = each.destination, each.source, each.routing_key
+                    self._binding.queue_bind(*on, callback=told)
+                elif job.declares:
+                    arguments = dict(each.arguments)
+                    self._binding.queue_declare(each.name, durable=True, arguments=arguments)
 
-    def _on_bound(self, last: BindJob, _: Any, error: SqsDelayError | None = None) -> None:
-        """Settle those asked for up to this one: the broker answers in order."""
+    def _on_bound(self, last: BindJob, _: Any, error: errors.SqsDelayError | None = None) -> None:
+        """Let what waits for those asked for up to this one be published, or fail with it: the broker
+        answers in order."""
         count = self._asked.index(last) + 1
-        settled, self._asked = self._asked[:count], self._asked[count:]
-        for job in settled:
-            self._jobs.settle(job, error)
-        while self._jobs.bindings and self._jobs.bindings[0].settled:
-            self._jobs.bindings.popleft()
-        self.note_heard()
+        bound, self._asked = self._asked[:count], self._asked[count:]
+        for each in (each for job in bound for each in job.waiting):
+            if error is not None:
+                each.settle(error)
+            if not each.settled:
+                self._jobs.publications.append(each)
+        self._heard_at = time.monotonic()
+        self.pump()
 
     def _on_binding_refused(self, _: Any, reason: BaseException) -> None:
         """The broker refused one of those asked for: which, is found out by asking for each alone."""
         self._binding = None
-        if not self._asked or not self.amqp.is_open:
+        asked, told = self._asked, str(reason)
+        if not asked or not self.amqp.is_open:
             return
         # Of a long name the broker says the beginning only.
-        missing = f"no queue '{self._asked[0].topology.hand_over}." in str(reason)
-        declares = missing and not all(each.declares for each in self._asked)
-        if len(self._asked) == 1 and not declares:
-            self._on_bound(self._asked[0], None, connection.translated(reason, self.at))
+        missing = "no queue '" in told and ".delay-hand-over." in told
+        declares = missing and not all(each.declares for each in asked)
+        if len(asked) == 1 and not declares:
+            self._on_bound(asked[0], None, connection.translated(reason, self.at))
             return
-        for job in self._asked:
+        for job in asked:
             job.declares, job.alone = declares, job.alone or not declares
-        self._asked = []
+        self._ask_again()
         self.pump()
+
+    def _ask_again(self) -> None:
+        """Let those asked for wait, before all others."""
+        self._jobs.bindings.extendleft(reversed(self._asked))
+        self._asked = []
 
     def _fits(self, publication: Publication) -> bool:
         """Whether it may be written now: alone, or with what is in flight."""
         room = MAX_UNCONFIRMED_BYTES - self._outstanding.bytes
-        if self._outstanding and not (
-            len(self._outstanding) < MAX_UNCONFIRMED and len(publication.body) <= room
-        ):
+        full = len(self._outstanding) >= MAX_UNCONFIRMED or len(publication.body) > room
+        if self._outstanding and full:
             return False
         if publication.on_write is not None:
             publication.on_write(publication)
@@ -355,25 +313,14 @@ class Link(Session):
         exchanges = {publication.exchange, self._outstanding.oldest.exchange}
         return self._careful and not exchanges <= self._answered
 
-    def _publish(self, publication: Publication) -> None:
-        before = self.amqp.bytes_sent
-        to, key = publication.exchange, publication.routing_key
-        self._channel.basic_publish(
-            to, key, publication.body, publication.properties, mandatory=True
-        )
-        self._outstanding.add(publication, begins_at=before, ends_at=self.amqp.bytes_sent)
-
     def _on_answer(self, frame: Any) -> None:
         now = self._heard_at = self._answered_at = time.monotonic()
         method = frame.method
-        error: SqsDelayError | None = None
+        error: errors.SqsDelayError | None = None
         if isinstance(method, pika.spec.Basic.Nack):
-            error = errors.SendFailed(
-                f"{self._where} refused the message (nack): a queue on its way is full or "
-                "has no leader; try again later",
-                code="nack",
-                transient=True,
-            )
+            why = "a queue on its way is full or has no leader; try again later"
+            told = f"{self._where} refused the message (nack): {why}"
+            error = errors.SendFailed(told, code="nack", transient=True)
         tag, multiple = method.delivery_tag, method.multiple
         for publication in self._outstanding.answered(tag, multiple=multiple, error=error):
             self._answered.add(publication.exchange)
@@ -394,69 +341,59 @@ class Link(Session):
         self.pump()
 
     def _on_return(self, _: Any, method: Any, properties: Any, __: bytes) -> None:
-        error: SqsDelayError
-        if not method.exchange:
-            error = errors.QueueMissing(
-                f"queue {method.routing_key} does not exist at {self._where}; create it, or correct "
-                "the name"
-            )
-        else:
+        to, key = method.exchange, method.routing_key
+        error = connection.refusal(connection.NOT_FOUND, f"no queue '{key}'", self._where)
+        if to:
             error = errors.SendFailed(
-                f"exchange {method.exchange} at {self._where} leads nowhere for "
-                f"{method.routing_key!r}: {method.reply_code} {method.reply_text}; repair its bindings "
-                f"with: {declare_command(method.exchange)}",
+                f"exchange {to} at {self._where} leads nowhere for {key!r}: {method.reply_code} "
+                f"{method.reply_text}; repair its bindings with: {declare_command(to)}",
                 code=str(method.reply_code),
                 transient=False,
             )
-        self._outstanding.returned(
-            method.exchange, method.routing_key, properties.message_id, error
-        )
+        self._outstanding.returned((to, key, properties.message_id), error)
 
     def _watch(self) -> None:
         """Give up, now and then, on what has waited too long for its answer."""
         if self._over or self.lost:
             return
-        now = time.monotonic()
+        now, patience = time.monotonic(), min(1.0, self._confirm_seconds / 4)
         overdue = now - self._confirm_seconds
         self._outstanding.taken(up_to=self.amqp.bytes_sent - self.wire.unwritten, now=now)
-        if self._asks and self._heard_at < overdue and not self.blocked:
+        opens = self._binding is not None and not self._binding.is_open
+        if self.blocked or not (self._outstanding or self._asked or opens):
+            self._heard_at = now  # it owes no answer before now
+        if self._heard_at < overdue - patience:
             # Not one queue is stuck but the connection, or the broker: start afresh.
             self.lost = TimeoutError("no answer")
-        told = (
-            f"{self._where} did not confirm the message within "
-            f"{self._confirm_seconds:g} s{self.blocked}; {MAYBE_SENT}"
-        )
+        within = f"within {self._confirm_seconds:g} s{self.blocked}"
+        told = f"{self._where} did not confirm the message {within}; {MAYBE_SENT}"
         self._outstanding.give_up(errors.Unconfirmed(told), lambda each: each.written_at < overdue)
         waiting, sent, since = self._jobs.publications, self._outstanding, self._answered_at
         if waiting and sent and max(since, sent.oldest.written_at) <= now - FIRST_ANSWER_SECONDS:
             # A queue does not answer: hold up nobody else for it any more.
             self._careful = self._careful and not self._goes_alone(waiting[0])
         self.pump()
-        self.wire.call_later(min(1.0, self._confirm_seconds / 4), self._watch)
+        self.wire.call_later(patience, self._watch)
 
     def _settle_all(self) -> None:
         """Settle what has no answer. If the broker closed the channel at a message that it refuses, what goes
         the same way was not sent: not what waits, nor what is in flight to an exchange without any answer."""
-        reason = self._over
-        if isinstance(reason, ChannelClosedByBroker):
+        self._ask_again()
+        sent, reason = self._outstanding, self._over
+        if isinstance(reason, pika.exceptions.ChannelClosedByBroker):
             code, text = reason.reply_code, reason.reply_text
             by_key = "access to topic" in text
+            known = () if by_key else self._answered
 
-            def goes_there(each: Job) -> bool:
-                return (
-                    isinstance(each, Publication)
-                    and f"'{each.exchange or 'amq.default'}'" in text
-                    and (not by_key or f"'{each.routing_key}'" in text)
-                )
+            def goes_there(each: Publication) -> bool:
+                named = f"'{each.exchange or 'amq.default'}'" in text
+                return named and (not by_key or f"'{each.routing_key}'" in text)
 
             if code in (connection.ACCESS_REFUSED, connection.NOT_FOUND):
                 why = connection.refusal(code, text, self._where)
                 error = errors.ConfigurationError(f"{why}; the message was not sent")
-                known = () if by_key else self._answered
-                self._outstanding.give_up(
-                    error, lambda each: goes_there(each) and each.exchange not in known
-                )
+                sent.give_up(error, lambda each: goes_there(each) and each.exchange not in known)
                 self._jobs.fail(error, goes_there)
             reason = f"{code} {text}"
         told = f"the connection to {self._where} ended before the message was confirmed"
-        self._outstanding.give_up(errors.Unconfirmed(f"{told} ({reason}); {MAYBE_SENT}"))
+        sent.give_up(errors.Unconfirmed(f"{told} ({reason}); {MAYBE_SENT}"))

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pika import BasicProperties
 
-from sqsdelay.core.delay import Delay
+from sqsdelay.core.delay import Delay, due_at_ms
 from sqsdelay.core.limits import MAX_DUE_MS
 from sqsdelay.core.message import DUE_AT, WAS_DUE_AT, Attribute
 from sqsdelay.core.received_message import whole_number
@@ -22,12 +22,6 @@ from sqsdelay.timeouts.sender import NSERVICEBUS_TIME
 
 DELAY_HEADER: Final = "NServiceBus.Transport.RabbitMQ.DelayInSeconds"
 """The whole delay in seconds, a 32-bit integer. NServiceBus sets and reads the same."""
-
-TIME_SENT_HEADER: Final = "NServiceBus.TimeSent"
-
-DUE_AT_HEADER: Final = WAS_DUE_AT
-"""Due, epoch milliseconds on the sender's clock, as text: what `transfer` counts the time left from, and
-what tells a receiver when it was due. The broker cannot change it on the way."""
 
 DEATH_HEADERS: Final = ("x-death", "x-first-death-", "x-last-death-")
 """What the broker writes as a message passes a level. Left on a message that is sent again, the
@@ -44,15 +38,11 @@ Source: rabbitmq.com/release-information, 4.0 "Breaking Changes"."""
 MAX_EXPIRATION_MS: Final = 2**32 - 1
 """Source: rabbit_misc.erl, check_expiry."""
 
-FRAME_BYTES: Final = 131_072
-"""``frame_max`` of a broker left at its default; the properties must fit one frame.
+MAX_PROPERTIES_BYTES: Final = 131_072 - (LEVELS + 1) * (MAX_NAME_BYTES * 4 + 256) - 1024
+"""They must fit one frame (``frame_max`` of a broker left at its default), with an entry in ``x-death`` for
+each queue on the way: queue, exchange and routing key, each at most 255 bytes, with their names and counters.
+A message that the entries make too large could never be consumed.
 Source: rabbitmq.com/docs/configure, "frame_max"."""
-
-DEATH_BYTES: Final = MAX_NAME_BYTES * 4 + 256
-"""Room for a queue's entry in ``x-death``: queue, exchange and routing key, each at most 255 bytes,
-with their names and counters. A message that the entries make too large could never be consumed."""
-
-MAX_PROPERTIES_BYTES: Final = FRAME_BYTES - (LEVELS + 1) * DEATH_BYTES - 1024
 
 PERSISTENT: Final = 2
 """``delivery_mode`` of a message that survives a restart. Source: AMQP 0-9-1, basic class."""
@@ -79,17 +69,34 @@ class RabbitMqMessage:
     properties: BasicProperties | None = None
 
 
-def check_message(message: object) -> None:
-    """Refuse something else than a `RabbitMqMessage`."""
+def checked(message: RabbitMqMessage, *, limit: int, user: str) -> tuple[bytes, BasicProperties]:
+    """Body, at most ``limit`` bytes, and properties as sent: persistent, with an id, without traces of former
+    hops and delays. What would end the channel is refused."""
     if not isinstance(message, RabbitMqMessage):
         raise InvalidMessage(
             f"a {type(message).__name__} is not a RabbitMqMessage; give RabbitMqMessage(body, …)"
         )
+    properties = copy.copy(message.properties) if message.properties else BasicProperties()
+    headers = {**(properties.headers or {}), **message.headers}
+    given = headers or message.properties or message.message_id
+    # The first would steer a timeout manager.
+    properties.headers = without_deaths(headers, DUE_AT, DELAY_HEADER, WAS_DUE_AT)
+    if properties.user_id not in (None, user):
+        raise InvalidMessage(
+            f"user_id={properties.user_id!r}, but the connection is {user!r}'s, and the broker accepts "
+            "no other; leave it out"
+        )
+    own_id = properties.message_id if message.message_id is None else message.message_id
+    own_id = str(uuid.uuid4()) if own_id is None else own_id
+    if not own_id or not isinstance(own_id, str):
+        raise InvalidMessage("is not valid; give a non-empty string", message_id=own_id)
+    properties.message_id, properties.delivery_mode = own_id, PERSISTENT
+    if given:
+        check_encoding(properties)
+    return _body(message.body, limit), properties
 
 
-def body_of(message: RabbitMqMessage, *, limit: int) -> bytes:
-    """The body as sent, at most ``limit`` bytes."""
-    body = message.body
+def _body(body: object, limit: int) -> bytes:
     if isinstance(body, str):
         try:
             body = body.encode()
@@ -105,73 +112,37 @@ def body_of(message: RabbitMqMessage, *, limit: int) -> bytes:
     return body
 
 
-def properties_of(
-    message: RabbitMqMessage, *, delay_seconds: int, due_ms: int, user: str
-) -> BasicProperties:
-    """The properties as sent: persistent, with an id and the delay's headers, without traces of former hops.
-    What would end the channel, or arrive early or twice, is refused."""
-    properties = copy.copy(message.properties) if message.properties else BasicProperties()
-    headers = {**(properties.headers or {}), **message.headers}
-    given = bool(headers or message.properties)
-    headers = without_deaths(headers)
-    headers.pop(DUE_AT, None)  # it would steer a timeout manager
-    if delay_seconds:
-        _check_delayable(properties, headers)
-    if properties.user_id not in (None, user):
-        raise InvalidMessage(
-            f"user_id={properties.user_id!r}, but the connection is {user!r}'s, and the broker accepts "
-            "no other; leave it out"
-        )
-    properties.headers = headers
-    if message.message_id is not None:
-        properties.message_id = message.message_id
-    elif properties.message_id is None:
-        properties.message_id = str(uuid.uuid4())
-    if not properties.message_id or not isinstance(properties.message_id, str):
-        raise InvalidMessage(
-            "is not valid; give a non-empty string", message_id=properties.message_id
-        )
-    properties.delivery_mode = PERSISTENT
-    properties = delayed(properties, seconds=delay_seconds, due_ms=due_ms)
-    if given or message.message_id:
-        check_encoding(properties)
-    return properties
-
-
 def delayed(properties: BasicProperties, *, seconds: int, due_ms: int) -> BasicProperties:
-    """A copy that says this delay and due time; neither without a delay."""
-    copied = BasicProperties.__new__(BasicProperties)
-    vars(copied).update(vars(properties))  # once a message: a fifth of the time of copy.copy
-    copied.headers = headers = dict(properties.headers or {})
-    if seconds:
-        headers[DELAY_HEADER], headers[DUE_AT_HEADER] = seconds, str(due_ms)
-    else:
-        headers.pop(DELAY_HEADER, None)
-        headers.pop(DUE_AT_HEADER, None)
-    return copied
-
-
-def without_deaths(headers: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A copy without the traces that levels left, which would hinder a second delay."""
-    given = (headers or {}).items()
-    return {name: value for name, value in given if not str(name).startswith(DEATH_HEADERS)}
-
-
-def _check_delayable(properties: BasicProperties, headers: Mapping[str, Any]) -> None:
+    """A copy of `checked` ones that says this delay and due time. What would arrive early or twice is
+    refused."""
     if properties.expiration is not None:
         raise InvalidMessage(
             f"expiration={properties.expiration!r} on a delayed message would end its wait early: the "
             "broker takes the shorter of it and the level's; leave it out"
         )
     for name in COPY_HEADERS:
-        if name in headers:
+        if name in properties.headers:
             raise InvalidMessage(
                 f"header {name!r} on a delayed message would route copies by keys without a delay; "
                 "send one message per endpoint instead"
             )
+    copied = BasicProperties.__new__(BasicProperties)
+    vars(copied).update(vars(properties))  # once a message: a fifth of the time of copy.copy
+    said = {DELAY_HEADER: seconds, WAS_DUE_AT: str(due_ms)}
+    copied.headers = {**properties.headers, **said}
+    return copied
 
 
-def _encoded(properties: BasicProperties) -> bytes:
+def without_deaths(headers: Mapping[str, Any] | None, *others: str) -> dict[str, Any]:
+    """A copy without the traces that levels left, which would hinder a second delay, and without others."""
+    return {
+        name: value
+        for name, value in (headers or {}).items()
+        if name not in others and not str(name).startswith(DEATH_HEADERS)
+    }
+
+
+def encoded(properties: BasicProperties) -> bytes:
     try:
         return b"".join(properties.encode())
     except Exception as error:  # of values of another type pika raises what it likes
@@ -183,7 +154,7 @@ def _encoded(properties: BasicProperties) -> bytes:
 
 def check_encoding(properties: BasicProperties) -> None:
     """Find here what would otherwise end the channel, and with it everyone's messages."""
-    size = len(_encoded(properties))
+    size = len(encoded(properties))
     expiration, headers = properties.expiration, properties.headers or {}
     text = "0" if expiration is None else expiration  # bytes do as well, says pika
     if not (text.isascii() and text.isdigit() and int(text) <= MAX_EXPIRATION_MS):
@@ -207,34 +178,28 @@ def check_encoding(properties: BasicProperties) -> None:
 PROPERTIES: Final = "sqsdelay.AmqpProperties"
 """The attribute of a stored message that holds them."""
 
-_DELIVERY_COUNT: Final = "x-delivery-count"
-"""Added by a quorum queue. Source: rabbitmq.com/docs/quorum-queues, "Poison Message Handling"."""
-
 
 def resendable(properties: BasicProperties) -> BasicProperties:
     """The properties without what belongs to the former send: the broker's traces; its user, since the
     broker takes none but our own; copies, which had their effect when the message came."""
     kept = copy.copy(properties)
     kept.user_id = None
-    kept.headers = without_deaths(properties.headers)
-    for name in (*COPY_HEADERS, _DELIVERY_COUNT):
-        kept.headers.pop(name, None)
+    kept.headers = without_deaths(properties.headers, *COPY_HEADERS, "x-delivery-count")
     return kept
 
 
 def packed(properties: BasicProperties) -> dict[str, Attribute]:
     """The properties as a stored message's attributes. Raises InvalidMessage: pika reads fractions as well,
     and writes none."""
-    return {PROPERTIES: {"DataType": "Binary", "BinaryValue": _encoded(properties)}}
+    return {PROPERTIES: {"DataType": "Binary", "BinaryValue": encoded(properties)}}
 
 
 def unpacked(attributes: Mapping[str, Attribute]) -> BasicProperties:
     """The properties that `packed` put in; empty ones where there are none."""
-    if PROPERTIES not in attributes:
-        return BasicProperties()
+    properties = BasicProperties()
     try:
-        properties = BasicProperties()
-        properties.decode(attributes[PROPERTIES]["BinaryValue"])
+        if PROPERTIES in attributes:
+            properties.decode(attributes[PROPERTIES]["BinaryValue"])
     except Exception as error:  # pika checks nothing: bytes can make it raise what they like
         raise InvalidMessage(
             f"attribute {PROPERTIES} is not what a timeout manager stores: {error!r}; leave it out"
@@ -247,14 +212,14 @@ def due_of(key: RoutedDelay | None, properties: BasicProperties, *, level: int) 
     header, NServiceBus's time of sending and delay, or the second at which the broker let it go from the
     level above (rounded up), and the delay from this level down."""
     headers = properties.headers or {}
-    due_ms = whole_number(str(headers.get(DUE_AT_HEADER, "")))
-    delay, deaths, sent = headers.get(DELAY_HEADER), headers.get("x-death"), None
-    with suppress(ValueError):
-        told = str(headers.get(TIME_SENT_HEADER))
-        sent = datetime.strptime(told, NSERVICEBUS_TIME).replace(tzinfo=UTC)
-    if due_ms is None and sent is not None and isinstance(delay, int):
-        due_ms = -(-int(sent.timestamp() * 1_000_000) // 1000) + delay * 1000
-    elif due_ms is None and key is not None and isinstance(deaths, list) and deaths:
+    due_ms = whole_number(str(headers.get(WAS_DUE_AT, "")))
+    delay, deaths = headers.get(DELAY_HEADER), headers.get("x-death")
+    if due_ms is None and isinstance(delay, int):
+        with suppress(ValueError):
+            told = str(headers.get("NServiceBus.TimeSent"))
+            sent = datetime.strptime(told, NSERVICEBUS_TIME).replace(tzinfo=UTC)
+            due_ms = due_at_ms(sent) + delay * 1000
+    if due_ms is None and key is not None and isinstance(deaths, list) and deaths:
         # The broker's list begins with the latest death, its time cut to a whole second.
         at = deaths[0].get("time") if isinstance(deaths[0], dict) else None
         if isinstance(at, datetime):

@@ -12,9 +12,8 @@ from pika import BasicProperties
 from sqsdelay import errors
 from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.core.limits import ERROR_QUEUE_SUFFIX
-from sqsdelay.core.message import ERROR, GROUP_ID, WAS_DUE_AT, Attribute
+from sqsdelay.core.message import ERROR, GROUP_ID, WAS_DUE_AT
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import InvalidMessage, SqsDelayError
 from sqsdelay.ports.queues import Failure
 from sqsdelay.rabbitmq import message as amqp
 from sqsdelay.rabbitmq.administration import create_missing
@@ -25,8 +24,6 @@ from sqsdelay.rabbitmq.topology import check_queue_name, lasting_queue
 
 CONNECT_SECONDS: Final = 2.0
 """Short, because a dispatcher tries again by itself, and its circuit breaker counts from then on."""
-
-TRACE_HEADER: Final = "AWSTraceHeader"
 
 _T = TypeVar("_T")
 
@@ -67,9 +64,7 @@ class RabbitMqOutbox:
         self._error_queue = endpoint + ERROR_QUEUE_SUFFIX
         self._max_message_bytes = max_message_bytes
         self._clock = clock or SystemClock()
-        self._publisher = Publisher(
-            self._given, confirm_seconds=confirm_seconds, connect_seconds=connect_seconds
-        )
+        self._publisher = Publisher(self._given, confirm_seconds, connect_seconds)
 
     def check(self) -> None:
         """The endpoint's queue exists, and so does the error queue, declared where it was missing."""
@@ -130,14 +125,14 @@ class RabbitMqOutbox:
                         "to it instead, or, if the broker's max_message_size is higher, dispatch with "
                         "RabbitMqOutbox(max_message_bytes=…)"
                     )
-            except SqsDelayError as error:
+            except errors.SqsDelayError as error:
                 publication = refused(error)
             publications.append(publication)
         self._publisher.publish(publications)
         return [_failure(each.error) for each in publications]
 
 
-def _failure(error: SqsDelayError | None) -> Failure | None:
+def _failure(error: errors.SqsDelayError | None) -> Failure | None:
     """A message's own failure, or an outage, which says nothing about the message itself: no confirm, a nack
     (the queue is full, or has no leader), a refused login. What was not confirmed may arrive twice."""
     if error is None:
@@ -153,11 +148,14 @@ def with_headers(message: StoredMessage, added: dict[str, str]) -> BasicProperti
     properties = amqp.unpacked(message.attributes)
     headers = properties.headers or {}
     for name, value in message.attributes.items():
-        if name != amqp.PROPERTIES:
-            headers[name] = _header(name, value)
-    for name, text in ((GROUP_ID, message.group_id), (TRACE_HEADER, message.trace_header)):
-        if text is not None:
-            headers[name] = text
+        if name in amqp.COPY_HEADERS or name.startswith(amqp.DEATH_HEADERS):
+            raise errors.InvalidMessage(
+                f"attribute {name!r} is a header that RabbitMQ acts on; choose another name"
+            )
+        if name != amqp.PROPERTIES:  # a Number stays the text that it is on SQS
+            headers[name] = value["BinaryValue"] if "BinaryValue" in value else value["StringValue"]
+    system = {GROUP_ID: message.group_id, "AWSTraceHeader": message.trace_header}
+    headers |= {name: text for name, text in system.items() if text is not None}
     properties.headers = {**headers, **added}
     properties.message_id = message.message_id or None
     properties.delivery_mode = amqp.PERSISTENT
@@ -165,23 +163,12 @@ def with_headers(message: StoredMessage, added: dict[str, str]) -> BasicProperti
     return properties
 
 
-def _header(name: str, attribute: Attribute) -> str | bytes:
-    """Bytes of a Binary attribute, text of the others: a Number stays the text that it is on SQS."""
-    if name in amqp.COPY_HEADERS or name.startswith(amqp.DEATH_HEADERS):
-        raise InvalidMessage(
-            f"attribute {name!r} is a header that RabbitMQ acts on; choose another name"
-        )
-    if "BinaryValue" in attribute:
-        return attribute["BinaryValue"]
-    return attribute["StringValue"]
-
-
 def with_reason(message: StoredMessage, about: Mapping[str, Any]) -> tuple[bytes, BasicProperties]:
     """Body and properties as they were, plus why it is rejected. What AMQP's properties cannot hold goes into
     a body of JSON, the reason with it: nothing is lost."""
     try:
         return message.body, with_headers(message, {ERROR: json.dumps(about)})
-    except InvalidMessage:
+    except errors.InvalidMessage:
         body = base64.b64encode(message.body).decode("ascii")
         told = {**about, **json.loads(message.headers()), "body": body}
         properties = BasicProperties(

@@ -7,19 +7,17 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Sequence
-from functools import partial
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 import tenacity
 from pika import BasicProperties
 
 from sqsdelay import errors
-from sqsdelay.core.readable import Problem
-from sqsdelay.errors import ConfigurationError, SqsDelayError
+from sqsdelay.core.delay import check_range
 from sqsdelay.ports import in_each_child
-from sqsdelay.rabbitmq.connection import Address, Wire, place, translated
-from sqsdelay.rabbitmq.link import MAYBE_SENT, Job, Jobs, Link, Publication
+from sqsdelay.rabbitmq.connection import Address, Wire, translated
+from sqsdelay.rabbitmq.link import MAYBE_SENT, Jobs, Link, Publication
 from sqsdelay.rabbitmq.topology import PROBE, Topology, routing_key, uncaught
 
 logger = logging.getLogger(__name__)
@@ -32,28 +30,6 @@ SLOWEST_PER_SECOND: Final = 100
 (`benchmarks.rabbitmq`). Each that is confirmed adds a hundredth of a second to its call's deadline."""
 
 
-class _Call:
-    """How far one call's jobs are. Touched by the publisher's thread alone, but for ``done``."""
-
-    def __init__(self, jobs: Sequence[Job], began: float) -> None:
-        self.jobs = jobs
-        self.began = began
-        self.done = threading.Event()
-        self.confirmed = 0
-        self.timer: Any = None
-        self._left = len(jobs)
-        for job in jobs:
-            job.on_settled = self._note
-
-    def _note(self, job: Job) -> None:
-        self._left -= 1
-        self.confirmed += job.written and job.error is None
-        if not self._left:
-            if self.timer is not None:
-                self.timer.cancel()
-            self.done.set()
-
-
 class Publisher:
     """Publishes with confirms. Thread-safe; nothing is opened before the first publication. A publication
     that was written to a connection is never written again: if its answer does not come, its error is
@@ -63,22 +39,17 @@ class Publisher:
     def __init__(
         self,
         given: Address,
-        *,
         confirm_seconds: float = DEFAULT_CONFIRM_SECONDS,
         connect_seconds: float = DEFAULT_CONNECT_SECONDS,
+        *,
         blocked_seconds: float = inf,
     ) -> None:
-        if confirm_seconds <= 0 or connect_seconds <= 0:
-            raise errors.InvalidSetting(
-                f"confirm_seconds={confirm_seconds}, connect_seconds={connect_seconds}; "
-                "both must be more than 0"
-            )
+        check_range(0.01, confirm_seconds=confirm_seconds, connect_seconds=connect_seconds)
         self._given = given
         self._confirm_seconds = confirm_seconds
         self._connect_seconds = connect_seconds
         self._blocked_seconds = blocked_seconds
         self._closed = False
-        self._node = 0
         self._begin_anew()
         in_each_child(self, Publisher._begin_anew)
 
@@ -91,74 +62,81 @@ class Publisher:
         self._link: Link | None = None
         self._ending = False
 
-    def publish(self, jobs: Iterable[Job], *, since: float | None = None) -> None:
-        """Bind, publish, and wait until each is settled: by its answer, or by the call's deadline, counted
-        from ``since`` (by `time.monotonic`; now if left out). A binding stands before what waits for it."""
-        jobs = [job for job in jobs if not job.settled]
-        if not jobs:
+    def publish(self, publications: Iterable[Publication], *, since: float | None = None) -> None:
+        """Publish, and wait until each is settled: by its answer, or by the call's deadline, counted from
+        ``since`` (by `time.monotonic`; now if left out)."""
+        began = time.monotonic() if since is None else since
+        waiting = [each for each in publications if not each.settled]
+        if not waiting:
             return
-        call = _Call(jobs, time.monotonic() if since is None else since)
+        done, left = threading.Event(), len(waiting)
+
+        def note(_: Publication) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                done.set()
 
         def submit() -> None:
-            self._watch(call)
-            self._jobs.add(job for job in jobs if not job.settled)
+            for each in waiting:
+                each.on_settled = note
+            self._jobs.add(waiting)
             if self._link is not None:
                 self._link.pump()
 
         with self._lock:
             if self._closed:
-                raise ConfigurationError("the sender is closed; create a new one")
+                raise errors.ConfigurationError("the sender is closed; create a new one")
             if self._thread is None:
                 try:
                     self._wire = Wire()
-                    thread = threading.Thread(
-                        target=self._run, name="sqsdelay-rabbitmq", daemon=True
-                    )
+                    thread = threading.Thread(None, self._run, "sqsdelay-rabbitmq", daemon=True)
                     thread.start()
                 except (OSError, RuntimeError) as error:
-                    for job in jobs:
-                        job.settle(translated(error, self._given))
                     if isinstance(error, RuntimeError):  # no thread, rather than no file, is left
                         self._wire.close()
+                    for each in waiting:
+                        each.settle(translated(error, self._given))
                     return
                 self._thread = thread
             self._wire.loop.add_callback_threadsafe(submit)
-        call.done.wait()
+        while not done.wait(min(1.0, self._confirm_seconds / 4)):
+            self._wire.loop.add_callback_threadsafe(lambda: self._end_late(waiting, began))
 
-    def _watch(self, call: _Call) -> None:
-        """Settle what has no answer by the call's deadline, or look again then."""
-        now, link = time.monotonic(), self._link
-        patience = self._connect_seconds + self._confirm_seconds
-        deadline = call.began + patience + call.confirmed / SLOWEST_PER_SECOND
-        blocked_at, blocked = (inf, "") if link is None else (link.blocked_at, link.blocked)
-        left = min(deadline, blocked_at + self._blocked_seconds) - now
-        if left > 0:
-            look_again = partial(self._watch, call)
-            call.timer = self._wire.call_later(min(left, self._blocked_seconds / 4), look_again)
+    def _end_late(self, publications: Sequence[Publication], began: float) -> None:
+        """Settle what has no answer by the call's deadline."""
+        took, blocked = time.monotonic() - began, "" if self._link is None else self._link.blocked
+        confirmed = sum(each.settled and each.error is None for each in publications)
+        patience = self._connect_seconds + self._confirm_seconds + confirmed / SLOWEST_PER_SECOND
+        if took < (min(patience, self._blocked_seconds) if blocked else patience):
             return
-        within = f"the message within {now - call.began:.3g} s{blocked}"
-        where = f"RabbitMQ at {place(self._given)}"
+        within = f"the message within {took:.3g} s{blocked}"
+        where = f"RabbitMQ at {self._given}"
         untaken = errors.QueueUnavailable(
             f"{where} did not take {within}; it was not sent: try again later"
         )
         taken = errors.Unconfirmed(f"{where} did not confirm {within}; {MAYBE_SENT}")
-        for job in call.jobs:
-            job.settle(taken if job.written else untaken)
+        for each in publications:
+            each.settle(taken if each.written else untaken)
         self._jobs.discard_settled()
 
-    def uncaught(self, topology: Topology, *, since: float | None = None) -> Problem | None:
-        """What is wrong where a due message that nobody is bound for has no place to go to, and holds up all
-        others; an error if that could not be found out."""
+    def uncaught(
+        self, topology: Topology, since: float | None = None
+    ) -> errors.SqsDelayError | None:
+        """Why to delay nothing there: a due message that nobody is bound for has no place to go to, and holds
+        up all others; or that could not be found out."""
         nobody = f"{PROBE}{uuid.uuid4()}"
         # Where it lands, it expires.
         properties = BasicProperties(expiration="0", message_id=nobody)
         probe = Publication(topology.delivery_exchange, routing_key(0, nobody), b"", properties)
         self.publish([probe], since=since)
-        if isinstance(probe.error, errors.SendFailed) and not probe.error.transient:
-            return uncaught(topology, self._given.virtual_host)
-        if probe.error is not None:
-            raise probe.error
-        return None
+        if not isinstance(probe.error, errors.SendFailed) or probe.error.transient:
+            return probe.error
+        problem = uncaught(topology, self._given.virtual_host)
+        return errors.ConfigurationError(
+            f"{problem.subject} {problem.text}; set the policy: {problem.remedy} -- or use a prefix of your "
+            "own, or accept it with without_alternate_exchange=True (--without-alternate-exchange)"
+        )
 
     def close(self) -> None:
         """End the connection and the thread. What still waits fails."""
@@ -169,10 +147,9 @@ class Publisher:
                 self._link.end()
 
         with self._lock:
-            if self._thread is not None and not self._closed:
-                self._wire.loop.add_callback_threadsafe(end)
             self._closed, thread = True, self._thread
         if thread is not None:
+            self._wire.loop.add_callback_threadsafe(end)
             thread.join()
 
     def _run(self) -> None:
@@ -184,17 +161,15 @@ class Publisher:
                     self._link = self._connect()
                     # It may have been closed meanwhile.
                     (self._link.disconnect if self._ending else self._link.serve)()
-            except SqsDelayError as error:
-                self._jobs.fail(error)
             except Exception as error:
                 # Whatever it is, nobody may be left waiting for an answer.
-                logger.exception("the connection to RabbitMQ at %s broke", place(self._given))
+                if not isinstance(error, errors.SqsDelayError):
+                    logger.exception("the connection to RabbitMQ at %s broke", self._given)
                 self._jobs.fail(translated(error, self._given))
             finally:
                 self._link = None
-        self._jobs.fail(
-            errors.QueueUnavailable("the sender was closed before the message was sent")
-        )
+        closed = errors.QueueUnavailable("the sender was closed before the message was sent")
+        self._jobs.fail(closed)
         self._wire.close()
 
     def _connect(self) -> Link:
@@ -203,12 +178,13 @@ class Publisher:
             stop=tenacity.stop_after_delay(self._connect_seconds),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=2),
             retry=tenacity.retry_if_exception(
-                lambda error: not (self._ending or isinstance(error, ConfigurationError))
+                lambda error: not (self._ending or isinstance(error, errors.ConfigurationError))
             ),
             sleep=lambda seconds: self._wire.wait(lambda: self._ending, seconds),
             reraise=True,
         )
-        opened = partial(Link, self._given, self._wire, self._jobs, start=self._node)
-        link = retrying(opened, confirm_seconds=self._confirm_seconds)
-        self._node = link.node
+        given = self._given
+        link = retrying(Link, given, self._wire, self._jobs, self._confirm_seconds)
+        first = given.nodes.index(link.at.nodes[0])
+        self._given = Address(given.nodes[first:] + given.nodes[:first])
         return link

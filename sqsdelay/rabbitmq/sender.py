@@ -15,7 +15,7 @@ from pika import BasicProperties
 
 from sqsdelay.core.delay import Delay, DueTime, SystemClock, due_time, seconds_until, utc
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
-from sqsdelay.errors import ConfigurationError, SqsDelayError
+from sqsdelay.errors import SqsDelayError
 from sqsdelay.ports import in_each_child
 from sqsdelay.rabbitmq import message as amqp
 from sqsdelay.rabbitmq import topology
@@ -23,7 +23,6 @@ from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.link import BindJob, Publication, refused
 from sqsdelay.rabbitmq.message import RabbitMqMessage
 from sqsdelay.rabbitmq.publisher import DEFAULT_CONFIRM_SECONDS, DEFAULT_CONNECT_SECONDS, Publisher
-from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology, check_queue_name
 
 
 class RabbitMqRoute(StrEnum):
@@ -82,7 +81,7 @@ class RabbitMqSender:
         self,
         url: str | Sequence[str],
         *,
-        prefix: str = OWN_PREFIX,
+        prefix: str = topology.OWN_PREFIX,
         without_alternate_exchange: bool = False,
         bind: bool = True,
         confirm_seconds: float = DEFAULT_CONFIRM_SECONDS,
@@ -91,14 +90,12 @@ class RabbitMqSender:
     ) -> None:
         given = parameters(url)
         self._user = given.user
-        self._topology = Topology(prefix)
+        self._topology = topology.Topology(prefix)
         self._caught = without_alternate_exchange or not self._topology.shared
         self._bind = bind
         self._max_message_bytes = max_message_bytes
         self._now_ms = SystemClock().now_ms
-        self._publisher = Publisher(
-            given, confirm_seconds=confirm_seconds, connect_seconds=connect_seconds
-        )
+        self._publisher = Publisher(given, confirm_seconds, connect_seconds)
 
     def __enter__(self) -> Self:
         return self
@@ -137,7 +134,7 @@ class RabbitMqSender:
             Unconfirmed: the broker may have it or not.
         """
         message = RabbitMqMessage(body, delay, due_at, headers or {}, message_id, properties)
-        (result,) = self._send_each([(check_queue_name(endpoint), message)])
+        (result,) = self._send_each([(topology.check_queue_name(endpoint), message)])
         if result.error is not None:
             raise result.error
         return result
@@ -154,7 +151,7 @@ class RabbitMqSender:
         Raises:
             InvalidEndpoint: nothing was sent.
         """
-        check_queue_name(endpoint)
+        topology.check_queue_name(endpoint)
         return self._send_each([(endpoint, message) for message in messages])
 
     def _send_each(
@@ -171,60 +168,47 @@ class RabbitMqSender:
                 # Not for the nameless exchange, which leads straight to the queue.
                 if publication.exchange and self._bind:
                     if endpoint not in bindings:
-                        bindings[endpoint] = BindJob(endpoint, self._topology)
+                        bindings[endpoint] = BindJob(self._topology.way(endpoint))
                     publication.after = bindings[endpoint]
             except SqsDelayError as error:
                 publication = refused(error, getattr(message, "message_id", None))
             publications.append(publication)
-        delayed = [*bindings.values(), *(each for each in publications if each.exchange)]
-        try:
-            if delayed and not self._caught:
-                self._check_caught(began)
-        except SqsDelayError as error:
-            for job in delayed:
-                job.settle(error)
-        self._publisher.publish([*bindings.values(), *publications], since=began)
+        delayed = [each for each in publications if each.exchange]
+        if delayed and not self._caught:  # found out once
+            uncaught = self._publisher.uncaught(self._topology, since=began)
+            self._caught = uncaught is None
+            for each in delayed if uncaught else ():
+                each.settle(uncaught)
+        self._publisher.publish(publications, since=began)
         return [_result(each) for each in publications]
 
-    def _check_caught(self, began: float) -> None:
-        """Find out once whether a message may hold up all others on this infrastructure."""
-        if problem := self._publisher.uncaught(self._topology, since=began):
-            raise ConfigurationError(
-                f"{problem.subject} {problem.text}; set the policy: {problem.remedy} -- or use a prefix "
-                "of your own, or accept it with without_alternate_exchange=True "
-                "(--without-alternate-exchange)"
-            )
-        self._caught = True
-
     def _publication(self, endpoint: str, message: RabbitMqMessage) -> Publication:
-        """The message as it will be written, and written anew then, since its delay counts from there."""
-        amqp.check_message(message)
+        """The message as it would be written now; one with a delay, which counts from then, as it is
+        written."""
+        body, properties = amqp.checked(message, limit=self._max_message_bytes, user=self._user)
+        publication = Publication("", endpoint, body, properties)
         due = due_time(message.delay, message.due_at)
-        now_ms = self._now_ms()
-        due_ms = due.due_ms(now_ms)
-        seconds = topology.check_delay(seconds_until(due_ms, now_ms))
-        properties = amqp.properties_of(
-            message, delay_seconds=seconds, due_ms=due_ms, user=self._user
-        )
-        body = amqp.body_of(message, limit=self._max_message_bytes)
-        on_write = partial(self._at_write, endpoint, due) if seconds else None
-        address = self._address(endpoint, seconds)
-        return Publication(*address, body, properties, due_ms=due_ms, on_write=on_write)
+        address = partial(self._address, endpoint, due, properties)
+        topology.check_delay(address(publication))
+        if publication.exchange:
+            publication.on_write = address
+        return publication
 
-    def _at_write(self, endpoint: str, due: DueTime, publication: Publication) -> None:
-        """Say where to, and with what properties, if it is written now."""
-        now_ms, properties = self._now_ms(), publication.properties
+    def _address(
+        self, endpoint: str, due: DueTime, properties: BasicProperties, publication: Publication
+    ) -> int:
+        """Say where to, and with what properties, if it is written now; by how many seconds it is delayed.
+        The nameless exchange leads straight to the queue of that name."""
+        now_ms, to, key = self._now_ms(), "", endpoint
         publication.due_ms = due_ms = due.due_ms(now_ms)
-        seconds = min(seconds_until(due_ms, now_ms), topology.MAX_DELAY_SECONDS)
-        publication.properties = amqp.delayed(properties, seconds=seconds, due_ms=due_ms)
-        publication.exchange, publication.routing_key = self._address(endpoint, seconds)
-
-    def _address(self, endpoint: str, seconds: int) -> tuple[str, str]:
-        """Exchange and routing key; the nameless exchange leads straight to the queue of that name."""
-        if not seconds:
-            return "", endpoint
-        level = self._topology.level_name(topology.entry_level(seconds))
-        return level, topology.routing_key(seconds, endpoint)
+        delay = seconds_until(due_ms, now_ms)
+        if seconds := min(delay, topology.MAX_DELAY_SECONDS):
+            to = self._topology.level_name(topology.entry_level(seconds))
+            key = topology.routing_key(seconds, endpoint)
+            properties = amqp.delayed(properties, seconds=seconds, due_ms=due_ms)
+        publication.exchange, publication.routing_key = to, key
+        publication.properties = properties
+        return delay
 
 
 LANES: Final = 4
@@ -276,17 +260,17 @@ class AsyncRabbitMqSender:
         message_id: str | None = None,
         properties: BasicProperties | None = None,
     ) -> RabbitMqSendResult:
-        """Send one message; see `RabbitMqMessage`. Returns once the broker has confirmed it.
+        """Send one message; arguments, result and errors as of `RabbitMqSender.send`, errors for this message
+        only, whatever it was published with.
 
         A task that is cancelled before its message has left does not send it; later it may or may not
         be sent.
 
         Raises:
             ConfigurationError: also where the sender is closed.
-            As `RabbitMqSender.send`: for this message only, whatever it was published with.
         """
         message = RabbitMqMessage(body, delay, due_at, headers or {}, message_id, properties)
-        queue = check_queue_name(endpoint)
+        queue = topology.check_queue_name(endpoint)
         size = len(body) if isinstance(body, str | bytes) else 0
         # Delayed messages go to the same levels; one without a delay to its own queue, which may not
         # answer, and holds up none but its like.
@@ -299,16 +283,8 @@ class AsyncRabbitMqSender:
     async def send_many(
         self, endpoint: str, messages: Iterable[RabbitMqMessage]
     ) -> list[RabbitMqSendResult]:
-        """Send many messages in a call of their own.
-
-        Returns:
-            As `RabbitMqSender.send_many`: a result per message, in order. When the task is cancelled,
-            sending goes on.
-
-        Raises:
-            InvalidEndpoint: nothing was sent.
-            ConfigurationError: the sender is closed.
-        """
+        """Send many messages in a call of their own; results and errors as of `RabbitMqSender.send_many`.
+        When the task is cancelled, sending goes on."""
         self._calls.check_open()
         return await asyncio.to_thread(self._sender.send_many, endpoint, list(messages))
 

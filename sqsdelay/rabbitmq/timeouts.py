@@ -197,14 +197,14 @@ class RabbitMqTimeouts(RabbitMqOutbox):
         self._announced = QueueConsumer(self._given, self._dispatcher)
 
     def addressed(self, message: RabbitMqMessage, destination: str) -> StoredMessage:
-        amqp.check_message(message)
+        limit, user = amqp.MAX_MESSAGE_BYTES, self._given.user
+        body, kept = amqp.checked(message, limit=limit, user=user)
         due_ms = due_time(message.delay, message.due_at).due_ms(self.now_ms())
-        kept = amqp.properties_of(message, delay_seconds=0, due_ms=due_ms, user=self._given.user)
         return StoredMessage(
             message_id=str(kept.message_id),
             destination=check_queue_name(destination),
             due_ms=due_ms,
-            body=amqp.body_of(message, limit=amqp.MAX_MESSAGE_BYTES),
+            body=body,
             attributes=amqp.packed(kept),
         )
 

@@ -126,14 +126,16 @@ class Topology:
         """The exchange from hand-over queues to endpoints; with a dot, how these queues' names start."""
         return f"{self.prefix}.delay-hand-over"
 
-    def hand_over_queue(self, endpoint: str) -> Place | None:
-        """Where due messages wait as long as the endpoint's own queue refuses them; None where shared.
+    def way(self, endpoint: str) -> list[Place | Binding]:
+        """What brings an endpoint's due messages to its queue, its last step first.
 
         A level hands over one message after the other. If the endpoint's queue were the next place, a
-        full one would hold up all other endpoints' messages behind its own.
+        full one would hold up all other endpoints' messages behind its own. So, where not shared, they
+        wait in a hand-over queue of its own for as long as it refuses them.
         """
+        key = binding_key(endpoint)
         if self.shared:
-            return None
+            return [Binding(self.delivery_exchange, endpoint, key)]
         name = f"{self.hand_over}.{endpoint}"
         size = len(name.encode())
         if size > MAX_NAME_BYTES:
@@ -141,15 +143,11 @@ class Topology:
                 f"endpoint {endpoint[:40]!r}… makes a hand-over queue's name of {size} bytes with the "
                 f"prefix {self.prefix!r}; the limit is {MAX_NAME_BYTES}; shorten either"
             )
-        return waiting_queue(name, ttl_ms=0, onward=self.hand_over)
-
-    def endpoint_bindings(self, endpoint: str) -> Iterator[Binding]:
-        """What brings an endpoint's due messages to its queue, its last step first."""
-        queue, key = self.hand_over_queue(endpoint), binding_key(endpoint)
-        last = self.delivery_exchange if queue is None else self.hand_over
-        yield Binding(last, endpoint, key)
-        if queue is not None:
-            yield Binding(self.delivery_exchange, queue.name, key)
+        return [
+            Binding(self.hand_over, endpoint, key),
+            waiting_queue(name, ttl_ms=0, onward=self.hand_over),
+            Binding(self.delivery_exchange, name, key),
+        ]
 
     def catching_policy(self, virtual_host: str) -> str:
         """The command by which an infrastructure shared with NServiceBus catches the undeliverable."""

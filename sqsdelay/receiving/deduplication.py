@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
-from sqsdelay.core.delay import Clock, SystemClock
+from sqsdelay.core.delay import Clock, SystemClock, check_positive
 from sqsdelay.core.limits import MAX_DUE_MS, MAX_RETENTION_SECONDS
 from sqsdelay.core.message import MESSAGE_ID
 from sqsdelay.core.readable import one_line
-from sqsdelay.errors import InvalidSetting, MalformedMessage, StoreError
+from sqsdelay.errors import MalformedMessage, StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -117,10 +117,7 @@ class Deduplicator:
         clock: Clock | None = None,
     ) -> None:
         given = {"lease_seconds": lease_seconds, "remember_seconds": remember_seconds}
-        for name, value in given.items():
-            if not 0 < value <= _LONGEST_SECONDS:
-                remedy = f"use more than 0 and up to {_LONGEST_SECONDS}"
-                raise InvalidSetting(remedy, **{name: value})
+        check_positive(_LONGEST_SECONDS, **given)
         self._inbox = inbox
         self._lease_ms = math.ceil(lease_seconds * 1000)
         self._remember_ms = math.ceil(remember_seconds * 1000)

@@ -207,8 +207,9 @@ class QueueSender:
         send, lanes = partial(self._send_batch, endpoint), min(concurrency, len(batches))
         with ThreadPoolExecutor(lanes) if lanes > 1 else nullcontext() as pool:
             for outcomes in map(send, batches) if pool is None else pool.map(send, batches):
-                for outcome in [] if note is None else outcomes:
-                    note(outcome)
+                if note is not None:
+                    for outcome in outcomes:
+                        note(outcome)
         return [each if isinstance(each, SendResult) else _result(each) for each in given]
 
     def _send_batch(

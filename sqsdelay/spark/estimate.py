@@ -3,11 +3,13 @@ by the tasks that would send it."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
+from operator import mul
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -27,43 +29,39 @@ from sqsdelay.stores import s3_settings_of
 _MAX_SIZE: Final = limits.MAX_MESSAGE_BYTES - workload.DELAY_ATTRIBUTES_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """What one way costs for the messages of one band of delays, without what runs however few they are.
-    ``impossible`` ones are too large for the way's service, and not in ``cost``; ``cheapest`` is the way of
-    its band that costs least, among those that take all messages."""
-
-    band: str
-    way: str
-    messages: int
-    impossible: int
-    cost: Decimal
-    cheapest: bool = False
-
-
-def estimate(rows: DataFrame, prices: Prices, compared: Sequence[Way]) -> list[Estimate]:
-    """What each way costs for the messages of a table with the columns ``delay_seconds``, ``size`` (bytes of
-    body and attributes) and maybe ``messages`` or ``count``, by band of delays. Raises ConfigurationError."""
-    numbers, edges = _numbers(rows), edges_of(compared)
-    # A row for each segment and size: they are priced one after the other, and not kept.
-    groups = ([int(number) for number in row] for row in _grouped(numbers, edges).toLocalIterator())
+def estimate(rows: DataFrame, prices: Prices, compared: Sequence[Way]) -> list[dict[str, Any]]:
+    """What each ``way`` costs for the ``messages`` of each ``band`` of delays, without what runs however few
+    they are, of a table with the columns ``delay_seconds``, ``size`` (bytes of body and attributes) and maybe
+    ``messages`` or ``count``. ``impossible`` ones are too large for the way's service, and not in ``cost``;
+    ``cheapest`` is the way of its band that costs least, among those that take all messages. Raises
+    ConfigurationError."""
     messages, impossible = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
     costs: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
-    for longest, place, number, cost in priced(groups, edges, compared, prices):
-        key = workload.band_of(longest), place
-        messages[key] += number
-        impossible[key] += number if cost is None else 0
-        costs[key] += cost or 0
+    # A row for each segment and size: they are priced one after the other, and not kept.
+    for longest, size, *sums in _grouped(_numbers(rows), edges_of(compared)).toLocalIterator():
+        band, whole = workload.band_of(longest), [int(each) for each in sums]
+        for place, way in enumerate(compared):
+            key, cost = (band, place), cost_of(way, longest, size, whole, prices)
+            messages[key] += whole[0]
+            impossible[key] += whole[0] if cost is None else 0
+            costs[key] += cost or 0
     if not messages:
         raise ConfigurationError("the workload has no rows: there is nothing to estimate")
-    found, best = list[Estimate](), dict[str, Estimate]()
-    for key, total in sorted(costs.items()):
-        told = workload.BANDS[key[0]].name, compared[key[1]].name, messages[key], impossible[key]
-        found.append(Estimate(*told, round(Decimal(total.numerator) / total.denominator, 18)))
-    for each in sorted(found, key=lambda each: each.cost):
-        if not each.impossible:
-            best.setdefault(each.band, each)
-    return [replace(each, cheapest=best.get(each.band) is each) for each in found]
+    found = [
+        {
+            "band": workload.BANDS[key[0]].name,
+            "way": compared[key[1]].name,
+            "messages": messages[key],
+            "impossible": impossible[key],
+            "cost": round(Decimal(total.numerator) / total.denominator, 18),
+        }
+        for key, total in sorted(costs.items())
+    ]
+    best = dict[str, dict[str, Any]]()
+    for each in sorted(found, key=lambda each: each["cost"]):
+        if not each["impossible"]:
+            best.setdefault(each["band"], each)
+    return [each | {"cheapest": best.get(each["band"]) is each} for each in found]
 
 
 def _numbers(rows: DataFrame) -> DataFrame:
@@ -105,37 +103,29 @@ def edges_of(compared: Iterable[Way]) -> list[int]:
     return sorted(ends | parks | {workload.MAX_DELAY_SECONDS})
 
 
-def priced(
-    groups: Iterable[Sequence[int]], edges: Sequence[int], compared: Sequence[Way], prices: Prices
-) -> Iterator[tuple[int, int, int, Fraction | None]]:
-    """Of each group and way: the longest delay of the group's segment, the way's place, how many messages,
-    and what they cost; None if they are too large for it. Groups are segment, size, messages, hops and
-    seconds, the latter two summed up over the messages."""
-    for segment, size, messages, hops, seconds in groups:
-        longest = edges[segment]
-        for place, way in enumerate(compared):
-            code = way.strategy_of(longest)
-            each = rate(code, size, way.batch, prices, own_ids=way.own_ids)
-            cost = None if each is None else each[0] * messages + each[1] * hops + each[2] * seconds
-            yield longest, place, messages, cost
+def cost_of(
+    way: Way, delay_seconds: int, size: int, sums: Iterable[int], prices: Prices
+) -> Fraction | None:
+    """What messages of a size, delayed about so long, cost by one way; None if they are too large for it.
+    ``sums`` are how many they are, their hops, and their delays in seconds."""
+    each = rate(way.strategy_of(delay_seconds), size, way.batch, prices, own_ids=way.own_ids)
+    return None if each is None else sum(map(mul, each, sums), Fraction(0))
 
 
 def _grouped(numbers: DataFrame, edges: Sequence[int]) -> DataFrame:
-    """By segment and size, the sums a bill depends on."""
-    ends = " ".join(f"WHEN delay_seconds <= {end} THEN {n}" for n, end in enumerate(edges[:-1]))
-    found = numbers.withColumn("segment", F.expr(f"CASE {ends} ELSE {len(edges) - 1} END"))
+    """By the longest delay of their segment and by size, the sums a bill depends on."""
+    ends = " ".join(f"WHEN delay_seconds <= {end} THEN {end}" for end in edges)
     messages, seconds = (F.col(n).cast("decimal(19,0)") for n in ("messages", "delay_seconds"))
     sums = {"messages": messages, "hops": messages * hops_of(F.col("delay_seconds"))}
     sums["seconds"] = messages * seconds.cast("decimal(18,0)")
     totals = (F.sum(each).cast("decimal(38,0)").alias(name) for name, each in sums.items())
-    return found.groupBy("segment", "size").agg(*totals)
+    return numbers.groupBy(F.expr(f"CASE {ends} END"), "size").agg(*totals)
 
 
 def hops_of(seconds: Column) -> Column:
     """`Workload.hops` of a column of delays."""
-    return F.greatest(F.ceil(seconds / limits.DEFAULT_HOP_SECONDS) - 1, F.lit(0)).cast(
-        "decimal(18,0)"
-    )
+    hops = F.greatest(F.ceil(seconds / limits.DEFAULT_HOP_SECONDS) - 1, F.lit(0))
+    return hops.cast("decimal(18,0)")
 
 
 _CALLS_A_SECOND: Final = 2_400
@@ -167,31 +157,28 @@ class Planned:
         self._edges = edges_of(self._compared)
         self._prices = prices or shipped_prices()
         self._now_ms = now_ms
-        self._sums: dict[tuple[int, int], list[int]] = {}
+        self._sums: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0, 0])
 
     def add(self, message: Message, messages: int = 1) -> None:
         """Count a message, or as many like it."""
         assert message.due_at is not None, "rows have a due time"
         late_ms = round(message.due_at.timestamp() * 1000) - self._now_ms
         seconds = max(0, -(-late_ms // 1000))
-        segment = next(i for i, edge in enumerate(self._edges) if seconds <= edge)
+        longest = self._edges[bisect_left(self._edges, seconds)]
         attributes = {name: string(str(value)) for name, value in message.attributes.items()}
-        sums = self._sums.setdefault((segment, size_of(message.body, attributes)), [0, 0, 0])
+        sums = self._sums[longest, size_of(message.body, attributes)]
         hops = max(0, -(-seconds // limits.DEFAULT_HOP_SECONDS) - 1)
         for place, each in enumerate((1, hops, seconds)):
             sums[place] += each * messages
 
     def price(self, counts: Counts) -> None:
         """Add what it costs each way, and how many are relayed: a few numbers, whatever was planned."""
-        groups = ((*key, *sums) for key, sums in self._sums.items())
-        for longest, place, messages, cost in priced(
-            groups, self._edges, self._compared, self._prices
-        ):
-            way = self._compared[place]
-            counts.add_cost(way.name, cost)
-            relays = way == self._chosen and way.strategy_of(longest) == "relay"
+        for (longest, size), sums in self._sums.items():
+            for way in self._compared:
+                counts.add_cost(way.name, cost_of(way, longest, size, sums, self._prices))
+            relays = self._chosen.strategy_of(longest) == "relay"
             if relays and longest > limits.MAX_MESSAGE_TIMER_SECONDS:
-                counts.relayed += messages
+                counts.relayed += sums[0]
 
 
 def plan_of(counts: Counts, options: Options, prices: Prices | None = None) -> dict[str, Any]:

@@ -7,19 +7,17 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.errors import ConfigurationError, InvalidSetting
-from sqsdelay.spark.locations import hadoop_uri
 from sqsdelay.spark.report import messages
-from sqsdelay.spark.report.messages import KEY, LOST, OPEN, UNKNOWN, columns, gathered, judged
-from sqsdelay.spark.report.read import read_ledger
+from sqsdelay.spark.report.messages import KEY, OPEN, columns, gathered, judged
+from sqsdelay.spark.report.read import SPARK_ERRORS, read_ledger
 from sqsdelay.spark.report.write import DEFAULT_GRACE_SECONDS
+from sqsdelay.spark.session import hadoop_uri
 from sqsdelay.spark.sink.options import Columns, Options, checked_columns
 from sqsdelay.spark.sink.receipts import Receipts, job_folder
 from sqsdelay.spark.sink.send import message_id, save, spelled
@@ -45,33 +43,11 @@ _AS_GATHERED: Final = columns("""
     max(struct(at_ms AS at, 1L AS rank, at_ms, 'sent' AS event, place)) AS noted_last;
     max(replay) AS replayed_ms; count(DISTINCT replay) AS replays
 """)
-
-
 _RECORDED: Final = columns("""
     max(at_ms) AS newest_ms; bool_or(event = 'received') AS receptions_recorded;
     bool_or(event IN ('handed-over', 'received') OR event = 'released' AND NOT endpoint LIKE '%.fifo')
       AS arrivals_recorded
 """)
-
-
-def planned(job: JobTable) -> DataFrame:
-    """A row for each message that the table holds: when it is due, and how many rows have its id."""
-    # As `sqsdelay.spark.sink.rows.Rows` makes it: up to the next millisecond, never before 1970.
-    if job.columns.has("delay_seconds"):
-        delay_ms = F.ceil(spelled(job.columns, "delay_seconds").cast("double") * 1000)
-        due_ms = F.lit(job.start_ms) + delay_ms.cast("bigint")
-    else:
-        due_at = spelled(job.columns, "due_at")
-        begun = F.when(F.pmod(F.unix_micros(due_at), F.lit(1000)) > 0, 1).otherwise(0)
-        due_ms = F.greatest(F.unix_millis(due_at) + begun, F.lit(0))
-    by = (F.col("_endpoint").alias("endpoint"), F.col("_id").alias("message_id"))
-    figures = F.expr("count(1) AS rows"), F.min("_due_ms").alias("planned_due_ms")
-    return (
-        job.identified()
-        .select("_endpoint", "_id", due_ms.alias("_due_ms"))
-        .groupBy(*by)
-        .agg(*figures)
-    )
 
 
 def receipts(spark: SparkSession, options: Options, start_ms: int) -> DataFrame:
@@ -84,16 +60,15 @@ def receipts(spark: SparkSession, options: Options, start_ms: int) -> DataFrame:
     reader = reader.option("pathGlobFilter", "part-*.parquet").option("ignoreCorruptFiles", True)
     try:
         found = reader.parquet(hadoop_uri(spark, folder, "receipts"))
-    except (AnalysisException, Py4JJavaError) as error:
+    except SPARK_ERRORS as error:
         raise ConfigurationError(f"receipts {folder} cannot be read: {error}") from error
-    noted = found.selectExpr(*_NOTED).withColumn("start_ms", F.lit(start_ms))
+    noted = found.selectExpr(*_NOTED, f"{start_ms}L AS start_ms")
     return noted.selectExpr(*_RECEIPTS).groupBy(*KEY).agg(*map(F.expr, _AS_GATHERED))
 
 
-NOT_SENT: Final = "not-sent"
-"""In the table, and neither in the receipts nor in the ledger."""
-
-STATUSES: Final = (*OPEN, NOT_SENT, *messages.STATUSES[len(OPEN) :])
+REPLAYABLE: Final = (*OPEN, "not-sent")
+"""What has arrived, was cancelled or lies in the error queue is not sent again. What was not sent is in the
+table, and neither in the receipts nor in the ledger."""
 
 
 def reconcile(
@@ -131,31 +106,25 @@ def reconcile(
         raise ConfigurationError(
             "the ledger has no events; name the one that the job's queues fill"
         )
-    found, seen = planned(job), gathered(events)
-    if job.start_ms is None:
-        due_ms = "planned_due_ms"
-        found = found.join(seen, [*KEY], "left").withColumn("replays", F.lit(0))
-    else:
-        due_ms = "coalesce(planned_due_ms, noted_sent.due_ms)"
-        noted = receipts(rows.sparkSession, job.options, job.start_ms)
-        found = found.join(noted, [*KEY], "full").join(seen, [*KEY], "left")
-    # Of an id that was used again: the life that the job began by its due time, or else the last.
-    first = f"coalesce(sent.due_ms = {due_ms}, false) DESC, life DESC"
-    choice = f"row_number() OVER (PARTITION BY {', '.join(KEY)} ORDER BY {first})"
-    found = found.withColumn("choice", F.expr(choice)).where("choice = 1")
+    found, due_ms, unseen = job.planned(), "planned_due_ms", "unknown"
+    told = {"replays": F.lit(0)}
     if job.start_ms is not None:
+        due_ms, unseen = "coalesce(planned_due_ms, noted_sent.due_ms)", "not-sent"
+        found = found.join(receipts(rows.sparkSession, job.options, job.start_ms), [*KEY], "full")
         # What the ledger does not tell of a message's sending, the receipts do.
         told = {name: F.coalesce(name, f"noted_{name}") for name in ("sent", "direct", "last")}
-        last_sent_ms = F.greatest("last_sent_ms", "replayed_ms")
-        found = found.withColumns(told | {"last_sent_ms": last_sent_ms})
+        told["last_sent_ms"] = F.greatest("last_sent_ms", "replayed_ms")
+    # Of an id that was used again: the life that the job began by its due time, or else the last.
+    first = f"coalesce(sent.due_ms = {due_ms}, false) DESC, life DESC"
+    choice = f"row_number() OVER (PARTITION BY {', '.join(KEY)} ORDER BY {first}) AS choice"
+    lives = found.join(gathered(events), [*KEY], "left").selectExpr("*", choice)
     became = judged(
-        found,
+        lives.where("choice = 1").withColumns(told),
         as_of_ms=max(each.newest_ms for each in recorded) if as_of_ms is None else as_of_ms,
         grace_ms=grace_seconds * 1000,
         recorded=rows.sparkSession.createDataFrame(recorded, endpoints.schema).drop("newest_ms"),
         also=("arrivals_recorded", "rescheduled_ms", "rows", "planned_due_ms", "replays"),
     )
-    unseen = UNKNOWN if job.start_ms is None else NOT_SENT
     return became.selectExpr(*KEY, _STATUS.format(unseen=unseen), *_SHOWN)
 
 
@@ -201,6 +170,19 @@ class JobTable:
         name = F.regexp_extract(endpoint, "([^/:]*)$", 1).alias("_endpoint")
         return self.rows.select("*", name, message_id(columns, self.options).alias("_id"))
 
+    def planned(self) -> DataFrame:
+        """A row for each message that the table holds: when it is due, and how many rows have its id."""
+        # As `sqsdelay.spark.sink.rows.Rows` makes it: up to the next millisecond, never before 1970.
+        if self.columns.has("delay_seconds"):
+            delay_ms = F.ceil(spelled(self.columns, "delay_seconds").cast("double") * 1000)
+            due_ms = F.lit(self.start_ms) + delay_ms.cast("bigint")
+        else:
+            upward = spelled(self.columns, "due_at") + F.expr("INTERVAL 999 MICROSECONDS")
+            due_ms = F.greatest(F.unix_millis(upward), F.lit(0))
+        by = F.col("_endpoint").alias("endpoint"), F.col("_id").alias("message_id")
+        figures = F.expr("count(1) AS rows"), F.min(due_ms).alias("planned_due_ms")
+        return self.identified().groupBy(*by).agg(*figures)
+
 
 _STATUS: Final = """CASE WHEN sent_ms IS NULL AND events IS NULL THEN '{unseen}'
     -- Nobody records arrivals there: that none is recorded says nothing.
@@ -220,22 +202,18 @@ def totals(table: DataFrame) -> list[dict[str, Any]]:
     as is recorded) and delivered."""
     where = {"planned": "planned", "repeated": "rows > 1", "unplanned": "NOT planned"}
     where |= {n: f"{n}_ms IS NOT NULL" for n in ("sent", "parked", "released", "at_destination")}
-    where |= {each.replace("-", "_"): f"status = '{each}'" for each in STATUSES}
+    where |= {n.replace("-", "_"): f"status = '{n}'" for n in (*messages.STATUSES, "not-sent")}
     where["replayed"] = "replays > 0"
     counted = [F.expr(f"count_if({each})").alias(name) for name, each in where.items()]
     found = table.groupBy("endpoint").agg(*counted).sort("endpoint")
     return [row.asDict() for row in found.collect()]
 
 
-REPLAYABLE: Final = (*OPEN, NOT_SENT)
-"""What has arrived, was cancelled or lies in the error queue is not sent again."""
-
-
 def replay(
     rows: DataFrame,
     ledger: str | DataFrame,
     *,
-    include: Collection[str] = (LOST,),
+    include: Collection[str] = ("lost",),
     ledger_format: str | None = None,
     as_of_ms: int | None = None,
     grace_seconds: int = DEFAULT_GRACE_SECONDS,
@@ -278,19 +256,16 @@ def replay(
             "without receipts, send the lost rows of reconcile() as a job of their own"
         )
     given: dict[str, Any] = {"ledger_format": ledger_format, "as_of_ms": as_of_ms} | options
-    table = reconcile(rows, ledger, grace_seconds=grace_seconds, **given)
-    wanted = F.col("status").isin(*include) & F.expr(
-        "planned AND (rescheduled_ms IS NULL OR status = 'lost')"
-    )
+    found = reconcile(rows, ledger, grace_seconds=grace_seconds, **given)
+    found = found.where("planned AND (rescheduled_ms IS NULL OR status = 'lost')")
+    found = found.where(F.col("status").isin(*include))
     # Kept: the ledger grows, and what is chosen should not change under the sending.
-    chosen = table.where(wanted).selectExpr("endpoint AS _endpoint", "message_id AS _id").cache()
+    chosen = found.selectExpr("endpoint AS _endpoint", "message_id AS _id").cache()
     try:
         number = chosen.count()
-        again = (
-            job.identified().join(chosen, ["_endpoint", "_id"], "left_semi").select(*rows.columns)
-        )
-        more: dict[str, Any] = {} if record is None else {"ledger": record}
-        sent = save(again, **{"replay": SystemClock().now_ms()} | more | options)
-        return {"chosen": number, **sent}
+        again = job.identified().join(chosen, ["_endpoint", "_id"], "left_semi")
+        more: dict[str, Any] = {"replay": SystemClock().now_ms()}
+        more |= {} if record is None else {"ledger": record}
+        return {"chosen": number} | save(again.select(*rows.columns), **more | options)
     finally:
         chosen.unpersist()

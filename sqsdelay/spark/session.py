@@ -1,5 +1,9 @@
-"""The Spark session of sqsdelay's own commands: one, local unless told otherwise, and quiet; and a failed
-job's reason, without the traces around it."""
+"""Spark as sqsdelay's jobs use it: the session of its own commands, local unless told otherwise, and quiet;
+local paths and URIs where jobs keep files; and a failed job's reason, without the traces around it.
+
+Two kinds of processes reach files. Spark's Java reads and writes tables through Hadoop's ``FileSystem``;
+Python workers, which have no Java of their own, through pyarrow's.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from sqsdelay import errors
 from sqsdelay.errors import ConfigurationError, InvalidSetting, MissingExtra, SqsDelayError
 
 if TYPE_CHECKING:
+    from pyarrow import fs
     from pyspark.sql import SparkSession
 
 LEAST_JAVA: Final = 17
@@ -29,13 +35,9 @@ ONE_PROCESS: Final = re.compile(r"local(\[.*\])?")
 """Masters that run tasks in this machine's one Java process, with this Python's packages."""
 
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
-_LOGGING: Final = (Path(__file__).parent / "log4j2.properties").as_uri()
-LOGGING_OPTION: Final = f"-Dlog4j2.configurationFile={_LOGGING}"
-"""Of Java: quiet logs."""
 _QUIET: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": LOGGING_OPTION,
     # Or Spark looks up which line of Python made each of hundreds of columns, for errors nobody sees.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
@@ -73,14 +75,14 @@ def session(
             yield running
         return
     check_java()
-    chosen = dict(_QUIET)
+    logging = (Path(__file__).parent / "log4j2.properties").as_uri()
+    chosen = _QUIET | {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging}"}
     if master.startswith("local"):
         chosen |= _LOOPBACK
         # Spark's workers would be the PATH's python3, which need not be this one.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName(app_name)
-    for name, value in (chosen | dict(settings or {})).items():
-        builder = builder.config(name, value)
+    builder = builder.config(map=chosen | dict(settings or {}))
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -131,6 +133,94 @@ def check_java() -> None:
     raise ConfigurationError(
         f"Spark needs Java {LEAST_JAVA} or newer, and {found}: "
         "install one, and set JAVA_HOME or put its java on the PATH"
+    )
+
+
+_URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
+_LOCAL: Final = re.compile(r"file:(?://)?(?=/(?!/))", re.IGNORECASE)
+_S3: Final = re.compile(r"s3[an]?(?=://)", re.IGNORECASE)
+"""Hadoop's names for S3, and EMR's and pyarrow's own."""
+
+
+def absolute(path: str) -> str:
+    """A path that means the same in every process; URIs as they are, but for ``file:``."""
+    if (local := _LOCAL.match(path)) is not None:
+        return path[local.end() :]
+    return path if _URI.match(path) else os.path.abspath(path)
+
+
+MAX_JOB_BYTES: Final = 160
+"""Of a job's name as it stands in names of files, which file systems let have 255 bytes."""
+
+
+def file_name(job: str) -> str:
+    """A job's name as part of a file's: one segment of a path, and no other job's. Raises
+    ConfigurationError."""
+    try:
+        # "." and ".." are other folders; quote() leaves dots as they are.
+        name = quote(job, safe="") if job.strip(".") else job.replace(".", "%2E")
+    except UnicodeEncodeError:
+        raise InvalidSetting("is no text; name it in Unicode", job=job) from None
+    if len(name) > MAX_JOB_BYTES:
+        raise InvalidSetting(
+            f"has {len(name)} bytes in names of files, where other than ASCII letters and digits take 3 "
+            f"for each byte; the limit is {MAX_JOB_BYTES}: shorten it",
+            job=job,
+        )
+    return name
+
+
+def is_uri(path: str) -> bool:
+    """Whether a path names a file system besides this machine's."""
+    return _URI.match(absolute(path)) is not None
+
+
+def opened(path: str, option: str) -> tuple[fs.FileSystem, str]:
+    """pyarrow's file system of a path or URI, and the path in it. Raises ConfigurationError."""
+    import pyarrow as pa
+    from pyarrow import fs
+
+    try:
+        found, root = fs.FileSystem.from_uri(_S3.sub("s3", absolute(path)))
+    except (pa.ArrowException, OSError) as error:
+        # What it tried to load Hadoop from is of no use to anybody.
+        told = " ".join(str(error).split()).partition(" dlopen(")[0]
+        raise ConfigurationError(
+            f"option {option}={path!r} cannot be used: {told}; give a folder that all of Spark's "
+            "machines share, or s3://…, gs://…, abfss://…, hdfs://…"
+        ) from error
+    return found, root.rstrip("/")
+
+
+def hadoop_uri(spark: SparkSession, path: str, option: str) -> str:
+    """A path or URI for Spark's own readers and writers. A plain path becomes a ``file:`` URI: whatever the
+    cluster's default file system is, it means this machine's disk, as it does for every other command.
+    ``s3:`` becomes ``s3a:`` where Spark knows only that. Raises ConfigurationError."""
+    given = absolute(path)
+    scheme = _URI.match(given)
+    if scheme is None:
+        return f"file://{given}"
+    context = getattr(spark, "_jsc", None)
+    if context is None:  # Spark Connect: the server will say.
+        return given
+    from py4j.protocol import Py4JJavaError
+
+    jvm = spark._jvm
+    assert jvm is not None, "a session with a Java context has its virtual machine"
+    # EMR and Glue know S3 by its own name, a plain Spark by the name of Hadoop's connector.
+    names = [given, _S3.sub("s3a", given)] if scheme[1].lower() == "s3" else [given]
+    told = ""
+    for name in names:
+        try:
+            jvm.org.apache.hadoop.fs.Path(name).getFileSystem(context.hadoopConfiguration())
+        except Py4JJavaError as error:
+            told = told or str(error.java_exception).splitlines()[0]
+        else:
+            return name
+    raise ConfigurationError(
+        f"{option}={path!r} cannot be used: {told}. Spark has no file system for {scheme[1]}: "
+        f"here; name its package, e.g. spark.jars.packages=org.apache.hadoop:hadoop-aws:… "
+        "for s3a://, or give another folder"
     )
 
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from sqsdelay.core.delay import BrokerClock, Clock, SystemClock
+from sqsdelay.core.delay import BrokerClock, Clock, SystemClock, check_positive
 from sqsdelay.core.message import due_ms_of_id
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import InvalidSetting, SchemaMismatch, StoreError
+from sqsdelay.errors import SchemaMismatch, StoreError
 from sqsdelay.ports.stores import ParkingPlace
 
 logger = logging.getLogger(__name__)
@@ -107,8 +107,7 @@ dispatchers may differ by some 40 seconds."""
 
 def checked_lease(seconds: float) -> float:
     """``seconds`` itself, if a lease can be that long; else raises ConfigurationError."""
-    if not seconds > 0:
-        raise InvalidSetting("use more than 0", lease_seconds=seconds)
+    check_positive(lease_seconds=seconds)
     return seconds
 
 

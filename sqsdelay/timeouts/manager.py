@@ -20,7 +20,7 @@ from math import ceil
 from typing import Any, Final, TypeVar
 
 from sqsdelay import errors
-from sqsdelay.core.delay import Clock, Reject, SystemClock, check_range
+from sqsdelay.core.delay import Clock, Reject, SystemClock, check_positive, check_range
 from sqsdelay.core.limits import MAX_RECEIVE_WAIT_SECONDS, STOP_SECONDS
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
@@ -95,10 +95,9 @@ class TimeoutSettings:
     wait_seconds: int = DEFAULT_WAIT_SECONDS
 
     def __post_init__(self) -> None:
-        for name in ("outage_seconds", "announce_again_seconds", "batch_size", "poll_seconds"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise errors.InvalidSetting("use more than 0", **{name: value})
+        check_positive(outage_seconds=self.outage_seconds, poll_seconds=self.poll_seconds)
+        check_positive(announce_again_seconds=self.announce_again_seconds)
+        check_range(1, batch_size=self.batch_size)
         check_range(0, number_of_retries=self.number_of_retries)
         check_range(0, MAX_RECEIVE_WAIT_SECONDS, wait_seconds=self.wait_seconds)
 

@@ -14,7 +14,7 @@ from sqsdelay.ledger import to_json
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.rabbitmq import RabbitMqMessage, Topology
-from sqsdelay.rabbitmq.message import properties_of
+from sqsdelay.rabbitmq.message import checked, delayed
 from sqsdelay.rabbitmq.topology import binding_key, entry_level, routing_key
 from sqsdelay.relaying import Relay, RelaySettings
 from sqsdelay.sending import QueueSender
@@ -136,12 +136,9 @@ def events() -> str:
 
 def rabbitmq() -> dict[str, Any]:
     """Exchange, routing key and properties of a message of 5 seconds, and its queue's binding."""
-    properties = properties_of(
-        RabbitMqMessage("hello", headers={"tenant": "acme"}, message_id="m-1"),
-        delay_seconds=5,
-        due_ms=1_800_000_005_000,
-        user="guest",
-    )
+    message = RabbitMqMessage("hello", headers={"tenant": "acme"}, message_id="m-1")
+    _, properties = checked(message, limit=5, user="guest")
+    properties = delayed(properties, seconds=5, due_ms=1_800_000_005_000)
     return {
         "exchange": Topology().level_name(entry_level(5)),
         "routing_key": routing_key(5, "orders"),

@@ -21,15 +21,8 @@ from moto import mock_aws
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.sqs.models import sqs_backends
 
-from sqsdelay import FileLedger, unrestricted
+from sqsdelay import FileLedger, errors, unrestricted
 from sqsdelay.core.delay import SystemClock
-from sqsdelay.errors import (
-    ConfigurationError,
-    DelayQueueMissing,
-    SchemaMismatch,
-    StoreError,
-    StoreMissing,
-)
 from sqsdelay.s3 import Bucket
 from sqsdelay.testing import InMemoryStore
 from tests.services.endpoints import create_endpoint
@@ -272,7 +265,7 @@ def test_without_a_delay_queue_the_error_says_how_to_make_one(shop: Shop, sqs: A
             send()
         assert refused.value.response["Error"]["Code"] == "AWS.SimpleQueueService.NonExistentQueue"
         assert "sqsdelay endpoint create bare" in str(refused.value)
-        assert isinstance(refused.value.__cause__, DelayQueueMissing)
+        assert isinstance(refused.value.__cause__, errors.DelayQueueMissing)
     now = {"Id": "now", "MessageBody": "x"}
     answer = sqs.send_message_batch(QueueUrl=url, Entries=[late, now])
     assert [done["Id"] for done in answer["Successful"]] == ["now"]
@@ -311,8 +304,10 @@ def test_an_error_of_ours_is_a_client_error(
     assert shop.sends() == []
 
 
-@pytest.mark.parametrize("error", [SchemaMismatch("table t"), StoreMissing("table t")])
-def test_a_store_that_cannot_be_used_is_no_outage(shop: Shop, error: StoreError) -> None:
+@pytest.mark.parametrize(
+    "error", [errors.SchemaMismatch("table t"), errors.StoreMissing("table t")]
+)
+def test_a_store_that_cannot_be_used_is_no_outage(shop: Shop, error: errors.StoreError) -> None:
     """Who retries what is unavailable, as boto3 does, would retry this for ever."""
 
     class Store(InMemoryStore):
@@ -580,7 +575,7 @@ def test_only_sqs_clients_can_be_unrestricted(shop: Shop) -> None:
     """Said at once, not at the first send. A client or resource of S3 has no delays."""
     wrongs: list[Any] = [None, "sqs", object(), boto3.client("s3"), boto3.resource("s3")]
     for wrong in wrongs:
-        with pytest.raises(ConfigurationError, match="is not an SQS client"):
+        with pytest.raises(errors.ConfigurationError, match="is not an SQS client"):
             unrestricted(wrong)
 
 
@@ -593,5 +588,5 @@ def test_an_asynchronous_client_is_refused(shop: Shop) -> None:
 
     client: Any = AioClient.__new__(AioClient)
     client.__dict__.update(shop.client.__dict__)
-    with pytest.raises(ConfigurationError, match="is asynchronous"):
+    with pytest.raises(errors.ConfigurationError, match="is asynchronous"):
         unrestricted(client)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sqsdelay.dispatching.dispatcher import CircuitBreaker, FailureRateBreaker
-from sqsdelay.errors import ConfigurationError, CriticalError
+from sqsdelay.errors import CriticalError
 from sqsdelay.testing import ManualClock
 
 
@@ -66,12 +66,3 @@ def test_rate_triggers_above_the_limit_within_a_second(clock: ManualClock) -> No
         breaker.failed(lost)
     assert critical.value.__cause__ is lost
     breaker.failed(OSError())
-
-
-@pytest.mark.parametrize("seconds", [0, -1, float("nan")])
-def test_a_duration_that_is_none_is_refused(seconds: float) -> None:
-    """A breaker of 0 seconds would trigger at the first hiccup."""
-    with pytest.raises(ConfigurationError, match="use more than 0"):
-        CircuitBreaker("store", seconds, ManualClock())
-    with pytest.raises(ConfigurationError, match="use 1 or more"):
-        FailureRateBreaker("recovery", 0, ManualClock())

@@ -9,17 +9,11 @@ from typing import Any, cast
 
 import pytest
 
+from sqsdelay import errors
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching import ExactlyOnce, Round
 from sqsdelay.dispatching.dispatcher import DelayedDelivery, Dispatcher, DispatchSettings, wait_for
 from sqsdelay.dispatching.settlement import retry_seconds
-from sqsdelay.errors import (
-    ConfigurationError,
-    CriticalError,
-    QueueUnavailable,
-    SendFailed,
-    StoreUnavailable,
-)
 from sqsdelay.ports.queues import Failure
 from sqsdelay.stores.s3.s3_store import S3Store
 from sqsdelay.testing import InMemoryLedger, InMemoryOutbox, InMemoryStore, ManualClock
@@ -72,13 +66,13 @@ def ids(messages: Sequence[StoredMessage]) -> list[str]:
 
 def refused(*message_ids: str, transient: bool = True) -> Callable[[StoredMessage], Failure | None]:
     """Fails these messages as their destination would."""
-    error = SendFailed("too odd", code="Odd", transient=transient)
+    error = errors.SendFailed("too odd", code="Odd", transient=transient)
     failure = Failure("Odd", error, transient=transient)
     return lambda message: failure if message.message_id in message_ids else None
 
 
 def outage(message: StoredMessage) -> Failure:
-    return Failure("Down", QueueUnavailable("SQS is away"), transient=True, outage=True)
+    return Failure("Down", errors.QueueUnavailable("SQS is away"), transient=True, outage=True)
 
 
 def test_sends_what_is_due_and_removes_it(bench: Bench) -> None:
@@ -112,7 +106,7 @@ def test_releases_ahead_where_the_transport_has_timers(ahead: int | None, releas
 @pytest.mark.parametrize("ahead", [-1, 901])
 def test_a_release_further_ahead_than_timers_hold_is_refused(ahead: int) -> None:
     """It would arrive early."""
-    with pytest.raises(ConfigurationError, match="timers allow 0 to 900"):
+    with pytest.raises(errors.ConfigurationError, match="timers allow 0 to 900"):
         Bench(max_ahead_seconds=900).dispatcher(release_ahead_seconds=ahead)
 
 
@@ -180,7 +174,7 @@ def test_the_dispatch_breaker_triggers_after_30_seconds_of_outage(bench: Bench) 
         dispatcher.dispatch()
         bench.clock.advance(1)
     # It is in a pause, which ends now.
-    with pytest.raises(CriticalError, match=r"dispatch circuit breaker.*SQS is away"):
+    with pytest.raises(errors.CriticalError, match=r"dispatch circuit breaker.*SQS is away"):
         dispatcher.dispatch()
     assert bench.store.pending_count() == 1
 
@@ -189,7 +183,7 @@ def test_a_host_may_handle_the_critical_error(bench: Bench) -> None:
     """With a handler that returns, the dispatcher goes on."""
     bench.put("a")
     bench.outbox.fail = outage
-    told: list[CriticalError] = []
+    told: list[errors.CriticalError] = []
     dispatcher = bench.dispatcher(on_critical=told.append, dispatch_breaker_seconds=5)
     for _ in range(8):
         dispatcher.dispatch()
@@ -250,7 +244,7 @@ def test_a_lost_removal_does_not_send_twice(bench: Bench) -> None:
     bench.put("a")
     dispatcher = bench.dispatcher()
     for _ in range(3):
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(errors.StoreUnavailable):
             dispatcher.dispatch()
     bench.store.down = set()
     assert ids(dispatcher.dispatch().released) == ["a"]
@@ -265,7 +259,7 @@ def test_a_minute_without_the_store(bench: Bench, caplog: pytest.LogCaptureFixtu
     bench.put("a")
     store.until_ms = bench.clock.now_ms() + 60_000
     stop = threading.Event()
-    told: list[CriticalError] = []
+    told: list[errors.CriticalError] = []
     bench.dispatcher(on_critical=told.append, on_round=lambda _: stop.set()).run(stop)
     assert [str(critical)[:42] for critical in told] == [
         "fetch circuit breaker: failing for 30 s (l"
@@ -303,7 +297,7 @@ def test_without_a_handler_a_lost_store_ends_the_run(bench: Bench) -> None:
     """The default: stop with a clear message, for a supervisor to restart."""
     bench.store = store = FaultyStore(bench.clock, {"claim"})
     store.until_ms = bench.clock.now_ms() + 60_000
-    with pytest.raises(CriticalError, match="claim: the store is down"):
+    with pytest.raises(errors.CriticalError, match="claim: the store is down"):
         bench.dispatcher().run(threading.Event())
 
 
@@ -328,9 +322,11 @@ def test_the_recovery_breaker_triggers_above_its_rate(bench: Bench) -> None:
     bench.outbox.fail = refused("bad")
     dispatcher = bench.dispatcher(number_of_retries=9, maximum_recovery_failures_per_second=2)
     for _ in range(2):
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(errors.StoreUnavailable):
             dispatcher.dispatch()
-    with pytest.raises(CriticalError, match="recovery circuit breaker: 3 failures in a second"):
+    with pytest.raises(
+        errors.CriticalError, match="recovery circuit breaker: 3 failures in a second"
+    ):
         dispatcher.dispatch()
 
 
@@ -341,7 +337,9 @@ def test_the_recovery_breaker_triggers_in_a_run(bench: Bench) -> None:
     bench.put("bad")
     bench.outbox.fail = refused("bad")
     start_ms = bench.clock.now_ms()
-    with pytest.raises(CriticalError, match=r"recovery circuit breaker: 2 failures in a second"):
+    with pytest.raises(
+        errors.CriticalError, match=r"recovery circuit breaker: 2 failures in a second"
+    ):
         bench.dispatcher(number_of_retries=9).run(threading.Event())
     assert bench.clock.now_ms() - start_ms < 1000
     assert bench.store.pending_count() == 1
@@ -365,7 +363,7 @@ def test_exactly_once_needs_a_store_that_can(bench: Bench) -> None:
     """Asking a store for a mode it cannot give fails at the start."""
     destination = ExactlyOnce(deliver=lambda _, __: None, reject=lambda _, __, ___: None)
     store = S3Store("messages", endpoint="orders", client=cast(Any, InMemoryS3()))
-    with pytest.raises(ConfigurationError, match="cannot give exactly-once"):
+    with pytest.raises(errors.ConfigurationError, match="cannot give exactly-once"):
         Dispatcher(store, destination, clock=bench.clock).start()
 
 
@@ -427,7 +425,7 @@ def test_a_delivery_tells_its_rounds_from_a_thread_with_a_name() -> None:
         assert not first.is_alive()  # It would be left alone: there is one stop for both.
         due_ms = clock.now_ms()
         stored = [a_message("m", due_ms, to="q")]
-        with pytest.raises(ConfigurationError, match="transaction"):
+        with pytest.raises(errors.ConfigurationError, match="transaction"):
             delivery.store(stored, transaction="not the store's")
         delivery.store(stored)
         assert released.wait(PATIENCE_SECONDS)
@@ -447,7 +445,9 @@ def test_a_callback_that_raises_stops_delivery_loudly(caplog: pytest.LogCaptureF
     delivery.start()
     wait_until(lambda: delivery._error is not None)
     for call in (lambda: delivery.store([]), delivery.stop):
-        with pytest.raises(CriticalError, match=r"^dispatching has stopped: the user's own$"):
+        with pytest.raises(
+            errors.CriticalError, match=r"^dispatching has stopped: the user's own$"
+        ):
             call()
     assert caplog.messages == ['dispatching stops: RuntimeError("the user\'s own")']
 

@@ -15,15 +15,9 @@ from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.parking.parking import ParkingSettings
+from sqsdelay.sending import sizes
 from sqsdelay.sending.router import ALWAYS_PARKED_BYTES, SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.sending.sizes import (
-    LEGACY_PAYLOAD_SIZE,
-    PAYLOAD_SIZE,
-    Pointer,
-    payload_size,
-    read_pointer,
-)
 from sqsdelay.testing import InMemoryLedger, InMemoryQueues, InMemoryStore, ManualClock
 
 SIZE: Attribute = {"DataType": "Number", "StringValue": "300000"}
@@ -35,23 +29,23 @@ BODY = (
 
 def test_a_pointers_body_is_the_libraries_own() -> None:
     """Other languages' clients read it by these names."""
-    assert Pointer("large-bodies", "orders/7").to_body() == BODY
+    assert sizes.Pointer("large-bodies", "orders/7").to_body() == BODY
 
 
 def test_the_size_is_that_of_the_body_in_utf_8() -> None:
     """Bytes, not characters; a number."""
-    assert payload_size("a\N{SNOWMAN}") == {"DataType": "Number", "StringValue": "4"}
+    assert sizes.payload_size("a\N{SNOWMAN}") == {"DataType": "Number", "StringValue": "4"}
 
 
-@pytest.mark.parametrize("name", [PAYLOAD_SIZE, LEGACY_PAYLOAD_SIZE])
+@pytest.mark.parametrize("name", [sizes.PAYLOAD_SIZE, sizes.LEGACY_PAYLOAD_SIZE])
 def test_either_attribute_tells_a_pointer(name: str) -> None:
     """Today's name or that of version 1."""
-    assert read_pointer(BODY, {name: SIZE}) == Pointer("large-bodies", "orders/7")
+    assert sizes.read_pointer(BODY, {name: SIZE}) == sizes.Pointer("large-bodies", "orders/7")
 
 
 def test_a_message_without_the_attribute_is_its_own_body() -> None:
     """Whatever its body looks like."""
-    assert read_pointer(BODY, {"other": SIZE}) is None
+    assert sizes.read_pointer(BODY, {"other": SIZE}) is None
 
 
 @pytest.mark.parametrize("body", ["x", "[]", '["a", 7]', '["a", {"s3Key": "k"}]', "[" * 100_000])
@@ -62,7 +56,7 @@ def test_a_pointer_that_is_none_is_refused_without_its_body(body: str) -> None:
         f"{len(body)} characters is not a pointer to a large body"
     )
     with pytest.raises(MalformedMessage, match=f"^{re.escape(told)}$"):
-        read_pointer(body, {PAYLOAD_SIZE: SIZE})
+        sizes.read_pointer(body, {sizes.PAYLOAD_SIZE: SIZE})
 
 
 DELAY = "orders-delay.fifo"
@@ -135,7 +129,7 @@ def test_a_body_leaves_above_the_least_of_three_sizes(
     if not offloaded:
         assert (site.bodies.kept, copy.attributes) == ([], {})
         return
-    assert copy.attributes == {PAYLOAD_SIZE: payload_size("x" * characters)}
+    assert copy.attributes == {sizes.PAYLOAD_SIZE: sizes.payload_size("x" * characters)}
     until_ms = site.queues.clock.true_ms + MAX_RETENTION_SECONDS * 1000
     assert site.bodies.kept == [("x" * characters, until_ms)]
 
@@ -192,18 +186,21 @@ def test_a_body_is_kept_until_its_message_has_been_in_the_destination_for_fourte
     site.sender.send("orders", "x" * 2000, due_at=due)
     (stored,) = site.store.pending(2)
     assert stored.body == BODY.encode()
-    assert stored.attributes == {PAYLOAD_SIZE: payload_size("x" * 2000)}
+    assert stored.attributes == {sizes.PAYLOAD_SIZE: sizes.payload_size("x" * 2000)}
     assert site.bodies.kept == [("x" * 2000, stored.due_ms + MAX_RETENTION_SECONDS * 1000)]
 
 
-@pytest.mark.parametrize("name", [PAYLOAD_SIZE, LEGACY_PAYLOAD_SIZE])
+@pytest.mark.parametrize("name", [sizes.PAYLOAD_SIZE, sizes.LEGACY_PAYLOAD_SIZE])
 def test_what_was_received_is_sent_again_with_its_attributes(name: str) -> None:
     """The size goes where the body is whole again, and stays where it is a pointer still."""
     user = string("acme")
     whole = Site(1000).sent("whole again", attributes={name: SIZE, "tenant": user})
     assert whole.attributes == {"tenant": user}
     large = Site(5).sent("large again", attributes={name: SIZE, "tenant": user})
-    assert large.attributes == {"tenant": user, PAYLOAD_SIZE: payload_size("large again")}
+    assert large.attributes == {
+        "tenant": user,
+        sizes.PAYLOAD_SIZE: sizes.payload_size("large again"),
+    }
     pointer = Site(1000).sent(BODY, attributes={name: SIZE, "tenant": user})
     assert (pointer.body, pointer.attributes) == (BODY, {name: SIZE, "tenant": user})
     assert Site(1000).sent("small", attributes={"tenant": user}).attributes == {"tenant": user}

@@ -7,7 +7,7 @@ import ssl
 import pytest
 
 from sqsdelay.errors import ConfigurationError, QueueUnavailable
-from sqsdelay.rabbitmq.connection import parameters, place, translated
+from sqsdelay.rabbitmq.connection import parameters, translated
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_several_nodes(url: str | list[str]) -> None:
     assert {node.heartbeat for node in address.nodes} == {7}
     assert {getattr(node.credentials, "password", "") for node in address.nodes} == {"p,w"}
     assert (address.user, address.virtual_host) == ("u", "shop")
-    assert place(address) == "a:5671, b:5672, ::1:5673 (virtual host 'shop')"
+    assert str(address) == "a:5671, b:5672, ::1:5673 (virtual host 'shop')"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pika import BasicProperties
 
 from sqsdelay.errors import SendFailed, SqsDelayError
-from sqsdelay.rabbitmq.link import Job, Outstanding, Publication
+from sqsdelay.rabbitmq.link import Outstanding, Publication
 
 REFUSED = SendFailed("refused", code="nack", transient=True)
 Settled = list[tuple[str, SqsDelayError | None]]
@@ -24,8 +24,8 @@ def three() -> tuple[Outstanding, Settled]:
     return outstanding, settled
 
 
-def _noting(settled: Settled, name: str) -> Callable[[Job], None]:
-    return lambda job: settled.append((name, job.error))
+def _noting(settled: Settled, name: str) -> Callable[[Publication], None]:
+    return lambda each: settled.append((name, each.error))
 
 
 def test_confirms_out_of_order() -> None:
@@ -58,8 +58,8 @@ def test_a_late_or_repeated_confirm_changes_nothing() -> None:
 def test_a_returned_message_fails_when_its_ack_comes() -> None:
     """The broker acknowledges what it could not route, after saying so."""
     outstanding, settled = three()
-    outstanding.returned("", "b", "b", REFUSED)
-    outstanding.returned("", "b", "b", REFUSED)  # no second such message: nobody else is blamed
+    outstanding.returned(("", "b", "b"), REFUSED)
+    outstanding.returned(("", "b", "b"), REFUSED)  # no second such message: nobody else is blamed
     assert settled == []
     outstanding.answered(3, multiple=True)
     assert settled == [("a", None), ("b", REFUSED), ("c", None)]

@@ -13,12 +13,19 @@ from sqsdelay import Message
 from sqsdelay.core.delay import Reject
 from sqsdelay.errors import InvalidMessage, MessageTooLarge
 from sqsdelay.rabbitmq import RabbitMqSender
-from sqsdelay.rabbitmq.message import RabbitMqMessage, body_of, properties_of
+from sqsdelay.rabbitmq.message import RabbitMqMessage, checked, delayed
 from sqsdelay.rabbitmq.timeouts import Received, _unreadable, read_timeout
 
 
 def sent(message: RabbitMqMessage, *, seconds: int = 5) -> BasicProperties:
-    return properties_of(message, delay_seconds=seconds, due_ms=1_700_000_005_000, user="guest")
+    _, properties = checked(message, limit=10, user="guest")
+    if not seconds:
+        return properties
+    return delayed(properties, seconds=seconds, due_ms=1_700_000_005_000)
+
+
+def body_of(body: Any) -> bytes:
+    return checked(RabbitMqMessage(body), limit=6, user="guest")[0]
 
 
 def test_a_delayed_message_says_its_delay_and_its_due_time() -> None:
@@ -111,14 +118,14 @@ def test_a_foreign_user_id_is_refused() -> None:
 
 def test_bodies() -> None:
     """Text goes in UTF-8, bytes as they are; size is counted in bytes."""
-    assert body_of(RabbitMqMessage("日本"), limit=6) == "日本".encode()
-    assert body_of(RabbitMqMessage(b"\xff"), limit=6) == b"\xff"
+    assert body_of("日本") == "日本".encode()
+    assert body_of(b"\xff") == b"\xff"
     with pytest.raises(MessageTooLarge, match="body of 9 bytes; the limit is 6"):
-        body_of(RabbitMqMessage("日本語"), limit=6)
+        body_of("日本語")
     with pytest.raises(InvalidMessage, match="body is dict; give text or bytes"):
-        body_of(RabbitMqMessage({}), limit=6)  # type: ignore[arg-type]
+        body_of({})
     with pytest.raises(InvalidMessage, match="cannot be written in UTF-8"):
-        body_of(RabbitMqMessage("\ud800"), limit=6)
+        body_of("\ud800")
 
 
 def test_what_is_not_a_message_is_told_as_its_result() -> None:

@@ -8,19 +8,12 @@ from typing import Any
 
 import pytest
 
+from sqsdelay import errors
 from sqsdelay.core.delay import DATE_RESOLUTION_MS, utc
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.limits import MAX_RETENTION_SECONDS
 from sqsdelay.core.message import MESSAGE_ID, Message, text_of
 from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS, Amendment, StoredMessage
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidDelay,
-    InvalidMessage,
-    NoStore,
-    SchemaMismatch,
-    StoreUnavailable,
-)
 from sqsdelay.parking.parking import Change, ParkingSettings
 from sqsdelay.relaying import Relay, RelaySettings, Status
 from sqsdelay.sending.router import SenderSettings
@@ -101,17 +94,17 @@ def test_a_failing_store_is_an_error_of_its_messages_alone(queues: InMemoryQueue
 
     class Away(InMemoryStore):
         def store(self, messages: Any, *, transaction: Any = None) -> list[bool]:
-            raise StoreUnavailable("away")
+            raise errors.StoreUnavailable("away")
 
         def amendments(self, _: Sequence[str]) -> dict[str, Amendment]:
-            raise SchemaMismatch("version 2")
+            raise errors.SchemaMismatch("version 2")
 
     sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(Away(queues.clock))))
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(errors.StoreUnavailable):
         sender.send("orders", "x", delay=DAY)
     far, near = sender.send_many("orders", [Message("b", delay=DAY), Message("a", delay=1000)])
-    assert (near.error, far.route, type(far.error)) == (None, Route.STORE, StoreUnavailable)
-    with pytest.raises(SchemaMismatch, match="version 2"):
+    assert (near.error, far.route, type(far.error)) == (None, Route.STORE, errors.StoreUnavailable)
+    with pytest.raises(errors.SchemaMismatch, match="version 2"):
         sender.send("orders", "c", delay=1000, message_id="c")
     queues.clock.advance(900)
     assert [copy.body for copy in queues.receive_batch(DELAY, wait_seconds=0)] == ["a"]
@@ -207,14 +200,18 @@ def test_without_a_store_a_typed_error_says_so(queues: InMemoryQueues) -> None:
         lambda: sender.reschedule("orders", "m", delay=5),
         lambda: sender.pending("orders"),
     ):
-        with pytest.raises(NoStore, match=r"cannot be listed, cancelled or rescheduled.*store=…"):
+        with pytest.raises(
+            errors.NoStore, match=r"cannot be listed, cancelled or rescheduled.*store=…"
+        ):
             call()
 
 
 def test_one_store_serves_one_endpoint(sender: QueueSender, queues: InMemoryQueues) -> None:
     """Another endpoint's consumer would look for its amendments elsewhere; a function serves all."""
     sender.send("orders", "x", delay=DAY)
-    with pytest.raises(ConfigurationError, match="serves orders, not others; give store=lambda"):
+    with pytest.raises(
+        errors.ConfigurationError, match="serves orders, not others; give store=lambda"
+    ):
         sender.cancel("others", "m")
     stores: dict[str, InMemoryStore] = {}
 
@@ -234,13 +231,13 @@ def test_one_store_serves_one_endpoint(sender: QueueSender, queues: InMemoryQueu
 
 def test_what_cannot_be_is_refused(sender: QueueSender) -> None:
     """Before any amendment is left."""
-    with pytest.raises(InvalidDelay, match="give either delay or due_at"):
+    with pytest.raises(errors.InvalidDelay, match="give either delay or due_at"):
         sender.reschedule("orders", "m")
-    with pytest.raises(InvalidDelay, match="negative"):
+    with pytest.raises(errors.InvalidDelay, match="negative"):
         sender.reschedule("orders", "m", delay=-1)
-    with pytest.raises(InvalidMessage, match="cannot be stored"):
+    with pytest.raises(errors.InvalidMessage, match="cannot be stored"):
         sender.cancel("orders", "")
-    with pytest.raises(ConfigurationError, match="park_after_seconds=-1"):
+    with pytest.raises(errors.ConfigurationError, match="park_after_seconds=-1"):
         ParkingSettings(InMemoryStore(ManualClock()), -1)
 
 

@@ -41,11 +41,8 @@ def test_relaying_what_could_be_parked_is_warned_of() -> None:
     assert warning.startswith("hops, in tens costs ")
     assert "--store" in warning
     stored = plan(Options(store="dynamodb://t"), 30 * DAY, messages=10_000)
-    assert (stored["way"], stored["relayed"], stored["warnings"]) == (
-        "DynamoDB, parked after 2.25 h",
-        0,
-        [],
-    )
+    assert stored["way"] == "DynamoDB, parked after 2.25 h"
+    assert (stored["relayed"], stored["warnings"]) == (0, [])
 
 
 def test_an_s3_store_is_priced_as_spark_writes_to_it() -> None:

@@ -20,8 +20,7 @@ from typer.testing import CliRunner
 from sqsdelay.cli import app
 from sqsdelay.cli.spark_job import _ended_by_ctrl_c
 from sqsdelay.errors import ConfigurationError, NotAllSent, SqsDelayError
-from sqsdelay.spark.locations import absolute, file_name, hadoop_uri, is_uri, opened
-from sqsdelay.spark.session import cause, check_java, configured, failure, session
+from sqsdelay.spark import session
 from tests.patience import PATIENCE_SECONDS, ended
 
 OPENJDK = 'openjdk version "{}" 2025-04-15'
@@ -54,10 +53,10 @@ def test_java_17_and_newer_will_do(
         monkeypatch.delenv("JAVA_HOME", raising=False)
         monkeypatch.setenv(name, str(place))
         if told is None:
-            check_java()
+            session.check_java()
             continue
         with pytest.raises(ConfigurationError, match=f"Java 17 or newer, and .*{told}"):
-            check_java()
+            session.check_java()
 
 
 def test_without_java_a_command_says_so_in_one_line(tmp_path: Path) -> None:
@@ -74,7 +73,8 @@ def test_without_java_a_command_says_so_in_one_line(tmp_path: Path) -> None:
 def test_spark_connect_is_refused_in_one_line() -> None:
     """Also beside a session that runs. From Python it works; Spark's own error is two pages of trace."""
     told = r"\A--master sc://host: [^\n]+ from Python [^\n]+\Z"
-    with pytest.raises(ConfigurationError, match=told), session("tests", master="sc://host"):
+    started = session.session("tests", master="sc://host")
+    with pytest.raises(ConfigurationError, match=told), started:
         raise AssertionError
 
 
@@ -109,7 +109,7 @@ def run(arguments: list[str], folder: Path, before: str) -> subprocess.Completed
 )
 def test_a_failed_job_is_told_in_one_line(text: str, told: str) -> None:
     """sqsdelay's own message, or the worker's, or Spark's first line; without the traces."""
-    found = failure(PySparkException(text))
+    found = session.failure(PySparkException(text))
     assert str(found) == told
     assert isinstance(found, NotAllSent if "NotAllSent" in text else SqsDelayError)
 
@@ -125,14 +125,14 @@ def test_a_failed_job_is_told_in_one_line(text: str, told: str) -> None:
 )
 def test_a_java_trace_is_told_in_one_line(text: str, told: str) -> None:
     """Its first cause, or what Java said, or Spark's first line."""
-    assert cause(PySparkException(text)) == told
+    assert session.cause(PySparkException(text)) == told
 
 
 def test_settings_are_put_back_where_spark_refuses_another() -> None:
     """A session that somebody goes on to use is left as it was."""
     conf = Mock()
     conf.set.side_effect = [None, KeyError, None, None]
-    with pytest.raises(KeyError), configured(Mock(conf=conf), {"a": "1", "b": "2"}):
+    with pytest.raises(KeyError), session.configured(Mock(conf=conf), {"a": "1", "b": "2"}):
         raise AssertionError
     assert conf.set.call_args_list[2] == call("a", conf.get.return_value)
 
@@ -194,9 +194,9 @@ def test_options_that_would_do_nothing_are_refused(
 def test_a_file_uri_is_a_path_of_this_machine(path: str, tmp_path: Path) -> None:
     """Hadoop writes it with one slash, everybody else with three; the same folder."""
     given = path.format(tmp_path)
-    assert absolute(given) == f"{tmp_path}/x"
-    assert not is_uri(given)
-    system, root = opened(given, "rejects")
+    assert session.absolute(given) == f"{tmp_path}/x"
+    assert not session.is_uri(given)
+    system, root = session.opened(given, "rejects")
     assert (system.type_name, root) == ("local", f"{tmp_path}/x")
 
 
@@ -205,31 +205,31 @@ def test_a_relative_path_is_of_the_drivers_folder(
 ) -> None:
     """Workers run in other folders."""
     monkeypatch.chdir(tmp_path)
-    assert absolute("rejects") == f"{tmp_path}/rejects"
-    assert absolute("s3://bucket/x") == "s3://bucket/x"
+    assert session.absolute("rejects") == f"{tmp_path}/rejects"
+    assert session.absolute("s3://bucket/x") == "s3://bucket/x"
 
 
 @pytest.mark.parametrize("uri", ["dbfs:/x", "ftp://h/x", "hdfs://127.0.0.1:1/x"])
 def test_what_workers_cannot_reach_is_refused_in_one_line(uri: str) -> None:
     """With the option, the value and what can be given instead."""
     with pytest.raises(ConfigurationError, match=r"\Aoption rejects='.*' cannot be used: [^\n]+\Z"):
-        opened(uri, "rejects")
+        session.opened(uri, "rejects")
 
 
 def test_a_plain_path_stays_on_this_machine_whatever_the_clusters_default(tmp_path: Path) -> None:
     """fs.defaultFS=hdfs://… would make it a folder of the cluster's."""
     spark: Any = SimpleNamespace(_jsc=None)
-    assert hadoop_uri(spark, str(tmp_path), "--out") == f"file://{tmp_path}"
-    assert hadoop_uri(spark, "s3a://bucket/x", "--out") == "s3a://bucket/x"
+    assert session.hadoop_uri(spark, str(tmp_path), "--out") == f"file://{tmp_path}"
+    assert session.hadoop_uri(spark, "s3a://bucket/x", "--out") == "s3a://bucket/x"
 
 
 def test_a_jobs_name_is_one_segment_of_a_path_and_no_other_jobs() -> None:
     """Whatever it holds; what no file system can hold is refused."""
     names = ["a/b", "a_b", "a%2Fb", "a%b", ".", "..", "a b", "a\nb", "a\0b", "ä", "*"]
-    found = [file_name(name) for name in names]
+    found = [session.file_name(name) for name in names]
     assert len(set(found)) == len(names)
     assert all(re.fullmatch(r"[\w%.-]+", name, re.ASCII) and name.strip(".") for name in found)
     with pytest.raises(ConfigurationError, match=r"job=.*has 161 bytes.*limit is 160: shorten it"):
-        file_name("x" * 161)
+        session.file_name("x" * 161)
     with pytest.raises(ConfigurationError, match=r"job='\\ud800' is no text"):
-        file_name("\ud800")
+        session.file_name("\ud800")

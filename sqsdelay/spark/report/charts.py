@@ -49,9 +49,8 @@ def _chart(
     each = (width - _LEFT - _RIGHT) / len(labels)
 
     def up(value: float) -> float:
-        least, at, most = (
-            each if linear is None else math.asinh(each / linear) for each in (low, value, high)
-        )
+        all_ = (low, value, high)
+        least, at, most = all_ if linear is None else (math.asinh(each / linear) for each in all_)
         return _BOTTOM - (at - least) / (most - least) * (_BOTTOM - _TOP)
 
     parts = [_TEXT.format(4, 16, "start", unit)]
@@ -150,10 +149,8 @@ def moments_chart(
         found = [known.get(ms, {}).get(name) for ms in times]
         return label, colour, [None if value is None else value * factor for value in found]
 
-    late = [
-        series("99 of 100", "third", "p99_ms", 1 / size),
-        series("half", "good", "p50_ms", 1 / size),
-    ]
+    told = (("99 of 100", "third", "p99_ms"), ("half", "good", "p50_ms"))
+    late = [series(*each, 1 / size) for each in told]
     colours = zip(within.items(), ("good", "second"), strict=True)
     shares = [series(label, colour, name, 100) for (name, label), colour in colours]
     first, last = (f"{utc(ms):%Y-%m-%d %H:%M}" for ms in (times[0], times[-1]))
@@ -164,11 +161,11 @@ def moments_chart(
     return drawn + _chart("service", level, text, what, labels, shares, lines=True)
 
 
-def waiting_chart(points: Sequence[tuple[int, int]]) -> Markup:
+def waiting_chart(points: Sequence[Mapping[str, int]]) -> Markup:
     """How many messages waited, over time."""
     if not points:
         return Markup()
-    times, counts = [at_ms for at_ms, _ in points], [count for _, count in points]
+    times, counts = ([point[name] for point in points] for name in ("at_ms", "waiting"))
     first, last = (utc(ms).isoformat(timespec="seconds") for ms in (times[0], times[-1]))
     text = f"Messages sent and not yet arrived, from {first} to {last}: at most {max(counts):,}, "
     text += f"{counts[-1]:,} at the end."

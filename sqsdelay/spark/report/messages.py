@@ -18,19 +18,11 @@ from pyspark.sql import functions as F
 from sqsdelay.core.limits import MAX_BATCH_ENTRIES
 from sqsdelay.cost.workload import BANDS, CHUNK_BYTES
 
-DELIVERED: Final = "delivered"
-HANDED_OVER: Final = "handed-over"
-"""In the destination queue; nobody records what is received from it."""
-PENDING: Final = "pending"
-LOST: Final = "lost"
-UNKNOWN: Final = "unknown"
-"""Not arrived, and no event says when it should."""
-CANCELLED: Final = "cancelled"
-REJECTED: Final = "rejected"
-STATUSES: Final = (LOST, PENDING, UNKNOWN, DELIVERED, HANDED_OVER, REJECTED, CANCELLED)
-ARRIVED: Final = (DELIVERED, HANDED_OVER)
-OPEN: Final = (LOST, PENDING, UNKNOWN)
-"""Neither arrived nor settled otherwise."""
+OPEN: Final = ("lost", "pending", "unknown")
+"""Neither arrived nor settled otherwise; of what is unknown no event says when it should arrive."""
+ARRIVED: Final = ("delivered", "handed-over")
+"""Of an endpoint where nobody records what is received, the latter is the end."""
+STATUSES: Final = (*OPEN, *ARRIVED, "rejected", "cancelled")
 
 KEY: Final = ("endpoint", "message_id")
 SHARES: Final = 1000 * math.lcm(*range(1, MAX_BATCH_ENTRIES + 1))

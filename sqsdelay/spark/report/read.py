@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,37 +12,29 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from sqsdelay.core.limits import MAX_DUE_MS, MAX_MESSAGE_BYTES
 from sqsdelay.core.message import Route
 from sqsdelay.errors import ConfigurationError, InvalidSetting, MalformedEvent
 from sqsdelay.ledger.events import LEDGER_VERSION, EventKind, Source, from_json
-from sqsdelay.spark.locations import hadoop_uri
-from sqsdelay.spark.session import cause
+from sqsdelay.spark.session import cause, hadoop_uri
 
-MAX_KEPT_CHARS: Final = 10_000
+SPARK_ERRORS: Final = (PySparkException, Py4JJavaError)
+"""Spark's own, and what Java has thrown."""
+_MAX_KEPT_CHARS: Final = 10_000
 """Of a line that is kept aside."""
-
-MAX_BATCH: Final = 10_000
+_MAX_BATCH: Final = 10_000
 """A larger batch of messages is nothing sqsdelay makes; SQS's is 10, stores have a few hundred."""
-
-_TEXTS: Final = ("event", "endpoint", "message_id", "source", "route", "reason", "sqs_message_id")
-_NUMBERS: Final = (
-    "v", "at_ms", "due_ms", "size", "batch", "receive_batch", "timer_seconds", "late_ms",
-    "enqueued_ms",
+_FIELDS: Final = dict.fromkeys(
+    ("event", "endpoint", "message_id", "source", "route", "reason", "sqs_message_id"), "string"
+) | dict.fromkeys(
+    ("v", "at_ms", "due_ms", "size", "batch", "receive_batch", "timer_seconds", "late_ms", "enqueued_ms"),
+    "bigint",
 )  # fmt: skip
-EVENT: Final = StructType(
-    [StructField(name, StringType()) for name in _TEXTS]
-    + [StructField(name, LongType()) for name in _NUMBERS]
-)
+"""An event's fields."""
+_EVENT: Final = ", ".join(f"{name} {kind}" for name, kind in _FIELDS.items())
 _CORRUPT: Final = "_corrupt"
-_LINE: Final = (
-    StructType(list(EVENT.fields))
-    .add("ledger", EVENT)
-    .add("message", StringType())
-    .add(_CORRUPT, StringType())
-)
+_LINE: Final = f"{_EVENT}, ledger struct<{_EVENT}>, message string, {_CORRUPT} string"
 _STRICT: Final = {"columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false"}
 _NEEDED: Final = ("event", "at_ms", "endpoint", "message_id", "source")
 _TABLE: Final = re.compile(r"[A-Za-z_]\w*(\.\w+){0,2}", re.ASCII)
@@ -90,21 +81,31 @@ def read_ledger(
             is_table = spark.catalog.tableExists(ledger)
     if is_table:
         return _of_rows(spark.table(ledger))
+    try:
+        text = spark.read.option("recursiveFileLookup", "true").text(
+            hadoop_uri(spark, ledger, "ledger")
+        )
+        text = text.where("trim(value) != ''")
+        _ = text.columns  # Over Spark Connect nothing is looked at before it is needed.
+    except AnalysisException as error:
+        raise InvalidSetting(
+            f"ledger {ledger}: there is no such file, folder or match of a glob; "
+            "name JSON lines as sqsdelay's ledger writes them"
+        ) from error
     # The lines themselves are read once more if some are no events: to carry them along takes time.
-    text = _text(spark, ledger).where(F.trim("value") != "")
     named = (F.col("_metadata.file_path").alias("file"), F.col("value").alias("line"))
     return _reading(_parsed(text), _parsed(text, *named))
 
 
 def _reading(parsed: DataFrame, with_lines: DataFrame) -> Reading:
     counts = Observation("lines")
-    events = _counted(parsed, counts).where("good").select(*EVENT.names)
+    events = _counted(parsed, counts).where("good").select(*_FIELDS)
     # Counted in vain: or Spark would ask for what is bad below all this, by one condition in which each
     # field stands for the whole of how it is read, and run out of memory.
     bad = _counted(with_lines, Observation("lines")).where("NOT good")
     # Not an Arrow function: those ask for pandas.
-    reason = F.udf(reason_of, StringType(), useArrow=False)("line").alias("reason")
-    aside = bad.select("file", F.substring("line", 1, MAX_KEPT_CHARS).alias("line"), reason)
+    reason = F.udf(reason_of, useArrow=False)("line").alias("reason")
+    aside = bad.select("file", F.substring("line", 1, _MAX_KEPT_CHARS).alias("line"), reason)
     return Reading(events=events, aside=aside, counts=counts)
 
 
@@ -117,9 +118,9 @@ def _loaded(spark: SparkSession, ledger: str, ledger_format: str) -> DataFrame:
     place = ledger if _TABLE.fullmatch(ledger) else hadoop_uri(spark, ledger, "ledger")
     try:
         loaded = spark.read.format(ledger_format).load(place)
-        _ = loaded.columns  # Over Spark Connect nothing is looked at before it is needed.
+        _ = loaded.columns
         return loaded
-    except (PySparkException, Py4JJavaError) as error:
+    except SPARK_ERRORS as error:
         raise ConfigurationError(
             f"ledger {ledger} cannot be read as {ledger_format}: {cause(error)}"
         ) from error
@@ -132,28 +133,13 @@ def _of_rows(rows: DataFrame) -> Reading:
             f"the ledger's rows have no column {', '.join(missing)}; there are "
             f"{', '.join(rows.columns)}: name a table of events, with a column for each field"
         )
-    kinds = {field.name: field.dataType.simpleString() for field in EVENT.fields}
-    known = {n: f"`{names[n]}`" if n in names else "NULL" for n in kinds}
-    fields = {name: f"try_cast({known[name]} AS {kind})" for name, kind in kinds.items()}
-    fields["v"] = f"coalesce({fields['v']}, {LEDGER_VERSION}L)"
-    version = "" if "v" in names else f"{LEDGER_VERSION} AS v, "
-    named = [f"{field} AS {name}" for name, field in fields.items()]
-    found = rows.selectExpr("'' AS file", f"to_json(struct({version}*)) AS line", *named)
+    version = f"coalesce(`{names['v']}`, {LEDGER_VERSION})" if "v" in names else f"{LEDGER_VERSION}"
+    rows = rows.withColumn(names.setdefault("v", "v"), F.expr(version))
+    known = {name: f"`{names[name]}`" if name in names else "NULL" for name in _FIELDS}
+    fields = [f"try_cast({known[name]} AS {kind}) AS {name}" for name, kind in _FIELDS.items()]
+    found = rows.selectExpr("'' AS file", "to_json(struct(*)) AS line", *fields)
     parsed = found.selectExpr("*", f"coalesce({_IS_EVENT}, false) AS good")
     return _reading(parsed, parsed)
-
-
-def _text(spark: SparkSession, ledger: str) -> DataFrame:
-    place = hadoop_uri(spark, ledger, "ledger")
-    try:
-        text = spark.read.option("recursiveFileLookup", "true").text(place)
-        _ = text.columns
-    except AnalysisException as error:
-        raise InvalidSetting(
-            f"ledger {ledger}: there is no such file, folder or match of a glob; "
-            "name JSON lines as sqsdelay's ledger writes them"
-        ) from error
-    return text
 
 
 def _parsed(text: DataFrame, *kept: Column) -> DataFrame:
@@ -163,33 +149,30 @@ def _parsed(text: DataFrame, *kept: Column) -> DataFrame:
     bare += f"THEN regexp_extract(value, r'{_OBJECT}', 1) END"
     read = text.select(*kept, F.from_json(F.expr(bare), _LINE, _STRICT).alias("read"))
     names = read.columns[:-1]
-    nested = F.from_json("read.message", EVENT, {"mode": "PERMISSIVE"})
+    nested = F.from_json("read.message", _EVENT, {"mode": "PERMISSIVE"})
     nested = F.when(F.expr("read.v IS NULL"), F.coalesce("read.ledger", nested))
-    fields = [f"IF(read.v IS NULL, nested.{name}, read.{name}) AS {name}" for name in EVENT.names]
+    fields = [f"IF(read.v IS NULL, nested.{name}, read.{name}) AS {name}" for name in _FIELDS]
     told = read.select("*", nested.alias("nested")).selectExpr(
         *names, f"read.{_CORRUPT} IS NULL AS whole", *fields
     )
-    return told.selectExpr(*names, *EVENT.names, f"coalesce(whole AND {_IS_EVENT}, false) AS good")
+    return told.selectExpr(*names, *_FIELDS, f"coalesce(whole AND {_IS_EVENT}, false) AS good")
 
 
-def _of(words: Iterable[str]) -> str:
-    return "({})".format(", ".join(f"'{word}'" for word in words))
-
-
-def _within(name: str, least: int, most: int) -> str:
-    return f"coalesce({name} BETWEEN {least} AND {most}, true)"
-
-
+_RANGES: Final = {
+    "due_ms": (0, MAX_DUE_MS), "enqueued_ms": (0, MAX_DUE_MS), "late_ms": (-MAX_DUE_MS, MAX_DUE_MS),
+    "timer_seconds": (0, MAX_DUE_MS // 1000), "size": (0, MAX_MESSAGE_BYTES), "batch": (1, _MAX_BATCH),
+    "receive_batch": (1, _MAX_BATCH),
+}  # fmt: skip
+_KINDS, _SOURCES, _ROUTES = (tuple(map(str, words)) for words in (EventKind, Source, Route))
 _IS_EVENT: Final = " AND ".join(
     [
-        f"v = {LEDGER_VERSION} AND event IN {_of(EventKind)} AND source IN {_of(Source)}",
-        f"coalesce(route IN {_of(Route)}, true) AND endpoint != '' AND message_id != ''",
+        f"v = {LEDGER_VERSION} AND event IN {_KINDS} AND source IN {_SOURCES}",
+        f"coalesce(route IN {_ROUTES}, true) AND endpoint != '' AND message_id != ''",
         f"at_ms BETWEEN 0 AND {MAX_DUE_MS}",
-        *[_within(name, 0, MAX_DUE_MS) for name in ("due_ms", "enqueued_ms")],
-        _within("late_ms", -MAX_DUE_MS, MAX_DUE_MS),
-        _within("timer_seconds", 0, MAX_DUE_MS // 1000),
-        _within("size", 0, MAX_MESSAGE_BYTES),
-        *[_within(name, 1, MAX_BATCH) for name in ("batch", "receive_batch")],
+        *[
+            f"coalesce({n} BETWEEN {least} AND {most}, true)"
+            for n, (least, most) in _RANGES.items()
+        ],
     ]
 )
 """Whether the fields are those of an event that can be reckoned with."""
@@ -219,6 +202,6 @@ def write_events(spark: SparkSession, ledger: str | DataFrame, folder: str) -> t
         dated = reading.events.withColumn(DAY, day).hint("rebalance", DAY)
         place = hadoop_uri(spark, folder, "--out")
         dated.write.mode("append").partitionBy(DAY).parquet(place)
-    except (PySparkException, Py4JJavaError) as error:
+    except SPARK_ERRORS as error:
         raise ConfigurationError(f"the events table {folder} failed: {cause(error)}") from error
     return int(reading.counts.get["events"]), reading.bad

@@ -6,10 +6,12 @@ The messages are read twice, and not once for each table.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from fractions import Fraction
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql import functions as F
@@ -18,52 +20,50 @@ from sqsdelay.core.limits import MAX_MESSAGE_BYTES
 from sqsdelay.cost import Prices, Workload, bill
 from sqsdelay.cost.strategies import OF_STORE
 from sqsdelay.cost.workload import BANDS, DELAY_ATTRIBUTES_BYTES, invocation_cost
-from sqsdelay.spark.report import messages as lives
-from sqsdelay.spark.report.messages import CANCELLED, LOST, OPEN, PENDING, SHARES, STATUSES, columns
+from sqsdelay.spark.report.messages import ARRIVED, OPEN, SHARES, STATUSES, columns
 
-PERCENTILES: Final = {"p50_ms": 50, "p90_ms": 90, "p99_ms": 99, "max_ms": 100}
 WITHIN_MS: Final = {"within_1s": 1000, "within_60s": 60_000}
 """The service levels shown: how soon after its due time a message should arrive."""
 HOUR_MS: Final = 3_600_000
-SUMMED: Final = ("parked", "hops", "fifo_shares", "standard_shares", "invocation_shares")
-
-ENDPOINT: Final = "endpoint"
-HOUR: Final = "hour"
-BAND: Final = "band"
-MOMENT: Final = "moment"
-
-_VALUES: Final = {name: ("late_ms", percent) for name, percent in PERCENTILES.items()} | {
-    f"waited_{name}": ("waited_ms", percent)
-    for name, percent in PERCENTILES.items()
-    if name != "p90_ms"
-}
+MOST_MOMENTS: Final = 100
+_MOMENT_HOURS: Final = (1, 6, *(24 * days for days in (1, 7, 30, 365)))
+_SUMMED: Final = ("parked", "hops", "fifo_shares", "standard_shares", "invocation_shares")
+_VALUES: Final = {
+    "p50_ms": ("late_ms", 50), "p90_ms": ("late_ms", 90), "p99_ms": ("late_ms", 99),
+    "max_ms": ("late_ms", 100), "waited_p50_ms": ("waited_ms", 50), "waited_p99_ms": ("waited_ms", 99),
+    "waited_max_ms": ("waited_ms", 100),
+}  # fmt: skip
+"""Percentiles: of what, and how many of a hundred do not exceed it."""
 _STATUSES: Final = {status.replace("-", "_"): f"status = '{status}'" for status in STATUSES}
 _NUMBERS: Final = ("messages", *_STATUSES, "duplicated", "early")
-ARRIVALS: Final = (*_NUMBERS, *WITHIN_MS, *_VALUES)
+_ARRIVALS: Final = (*_NUMBERS, *WITHIN_MS, *_VALUES)
 """The columns that tables have in common."""
-_NOT_OWED: Final = (CANCELLED, *lives.ARRIVED)
 _DELAY: Final = f"get(array{tuple(band.name for band in BANDS)}, band) AS delay"
 
 
-def hours(counted: DataFrame) -> int:
-    """From the first hour from which messages are late until now."""
+def side_by_side(job: Callable[[str], Any], names: Iterable[str]) -> dict[str, Any]:
+    """What a small job finds by each name: most of its time is Spark's planning."""
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(names, pool.map(job, names), strict=True))
+
+
+def hours_of_a_moment(counted: DataFrame) -> int:
+    """As long a span as makes few of the hours from the first from which messages are late until now."""
     (span,) = counted.where("by_now").agg(F.max("hour") - F.min("hour")).collect()
-    return int(span[0] or 0)
+    most = _MOMENT_HOURS[-1]
+    return next((n for n in _MOMENT_HOURS if (span[0] or 0) < MOST_MOMENTS * n), most)
 
 
 def arrivals(counted: DataFrame, valued: DataFrame, moment_hours: int) -> DataFrame:
     """How many messages there are of each status, how late those that arrived did, the share of those that
-    should have arrived by now that did so soon enough, and `SUMMED`, of `counts` and `spread`. By ``table``:
-    by `ENDPOINT`, endpoint and `HOUR`, endpoint and `BAND`, whose null endpoints are all endpoints; and by
-    `MOMENT`, of messages that are late by now: so many hours, counted by ``hour``."""
+    should have arrived by now that did so soon enough, and other sums, of `counts` and `spread`: for each
+    ``table`` of `OF_ARRIVALS`, by endpoint, hour or band, whose null endpoints are all endpoints; and for
+    ``moments``, of messages that are late by now: so many hours, counted by ``hour``."""
     shares = [f"sum({name}) / nullif(sum(owed_{name}), 0) AS {name}" for name in WITHIN_MS]
-    sums = [f"sum({name}) AS {name}" for name in (*_NUMBERS, *SUMMED)]
+    sums = [f"sum({name}) AS {name}" for name in (*_NUMBERS, *_SUMMED)]
     summed = _keyed(counted, moment_hours).groupBy("key").agg(*map(F.expr, sums + shares))
-    # Neither has the other's columns: the maximum of each is the one that is there.
-    both = summed.unionByName(_percentiles(valued, moment_hours), allowMissingColumns=True)
-    names = (*ARRIVALS, *SUMMED)
-    found = both.groupBy("key").agg(*[F.max(name).alias(name) for name in names])
-    return found.select("key.*", *names)
+    found = summed.join(_percentiles(valued, moment_hours), "key", "left")
+    return found.select("key.*", *_ARRIVALS, *_SUMMED)
 
 
 def _percentiles(valued: DataFrame, moment_hours: int) -> DataFrame:
@@ -76,8 +76,7 @@ def _percentiles(valued: DataFrame, moment_hours: int) -> DataFrame:
     )
     # In whole numbers: a product of fractions may be a little more than it should.
     values = [
-        f"max(value) FILTER (WHERE figure = '{figure}' AND upto BETWEEN (`all` * {percent} + 99) div 100 "
-        f"AND (`all` * {percent} + 99) div 100 + number - 1) AS {name}"
+        f"min(value) FILTER (WHERE figure = '{figure}' AND upto * 100 >= `all` * {percent}) AS {name}"
         for name, (figure, percent) in _VALUES.items()
     ]
     return reckoned.groupBy("key").agg(*map(F.expr, values))
@@ -85,38 +84,30 @@ def _percentiles(valued: DataFrame, moment_hours: int) -> DataFrame:
 
 def _keyed(counted: DataFrame, moment_hours: int) -> DataFrame:
     """A row for each table that a row counts in."""
-
-    def key(table: str, endpoint: str = "NULL", band: str = "NULL", hour: str = "NULL") -> str:
-        return (
-            f"struct('{table}' AS table, CAST({endpoint} AS string) AS endpoint, "
-            f"CAST({band} AS int) AS band, CAST({hour} AS bigint) AS hour)"
-        )
-
-    keys = [key(MOMENT, hour=f"IF(by_now, floor(hour / {moment_hours}), NULL)")]
+    keys = [("moments", "NULL", "NULL", f"IF(by_now, floor(hour / {moment_hours}), NULL)")]
     for endpoint in ("endpoint", "NULL"):
-        keys.append(key(ENDPOINT, endpoint))
-        keys.append(key(HOUR, endpoint, hour="hour"))
-        keys.append(key(BAND, endpoint, band="band"))
-    exploded = counted.selectExpr("*", f"explode(array({', '.join(keys)})) AS key")
-    return exploded.where(f"key.hour IS NOT NULL OR key.table IN {(ENDPOINT, BAND)}")
+        keys.append(("summary", endpoint, "NULL", "NULL"))
+        keys.append(("lateness", endpoint, "NULL", "hour"))
+        keys.append(("cohorts", endpoint, "band", "NULL"))
+    named = "struct('{}' AS table, {} AS endpoint, {} AS band, {} AS hour)"
+    structs = ", ".join(named.format(*key) for key in keys)
+    exploded = counted.selectExpr("*", f"explode(array({structs})) AS key")
+    return exploded.where("key.hour IS NOT NULL OR key.table IN ('summary', 'cohorts')")
 
 
 def counts(messages: DataFrame, *, as_of_ms: int) -> DataFrame:
     """Sums by endpoint, band of delays, hour from which messages are late, and whether they are by now."""
-    conditions = _STATUSES | {"duplicated": "duplicated", "early": "early"}
+    figures = _STATUSES | {"duplicated": "duplicated", "early": "early"}
     # Early by less is as good as late by less. Lost, rejected and overdue messages are not within; what
     # was cancelled is owed to nobody.
+    owed = f"status NOT IN {('cancelled', *ARRIVED)} AND late_from_ms"
     for name, most_ms in WITHIN_MS.items():
-        conditions[name] = f"late_ms BETWEEN -{most_ms} AND {most_ms}"
-        missed = f"status NOT IN {_NOT_OWED} AND late_from_ms + {most_ms} < {as_of_ms}"
-        conditions[f"owed_{name}"] = f"late_ms IS NOT NULL OR {missed}"
-    figures = [
-        "count(1) AS messages",
-        *[f"count_if({condition}) AS {name}" for name, condition in conditions.items()],
-        "count(parked_ms) AS parked",
-        *[f"sum({name}) AS {name}" for name in SUMMED[1:]],
-    ]
-    return _by(messages, as_of_ms).agg(*map(F.expr, figures))
+        figures[name] = f"late_ms BETWEEN -{most_ms} AND {most_ms}"
+        figures[f"owed_{name}"] = f"late_ms IS NOT NULL OR {owed} + {most_ms} < {as_of_ms}"
+    counted = [f"count_if({told}) AS {name}" for name, told in figures.items()]
+    summed = [f"sum({name}) AS {name}" for name in _SUMMED[1:]]
+    also = "count(1) AS messages", "count(parked_ms) AS parked"
+    return _by(messages, as_of_ms).agg(*map(F.expr, (*also, *counted, *summed)))
 
 
 def spread(messages: DataFrame, *, as_of_ms: int) -> DataFrame:
@@ -135,19 +126,18 @@ def _by(messages: DataFrame, as_of_ms: int, *more: str) -> GroupedData:
 
 _REQUESTS: Final = tuple(f"{n}_shares / {SHARES}L AS {n}_requests" for n in ("fifo", "standard"))
 OF_ARRIVALS: Final = {
-    "summary": (ENDPOINT, (*ARRIVALS, "hops", *_REQUESTS)),
-    "lateness": (HOUR, (f"timestamp_millis(hour * {HOUR_MS}) AS hour", *ARRIVALS)),
-    "cohorts": (BAND, ("band", _DELAY, *ARRIVALS)),
+    "summary": (*_ARRIVALS, "hops", *_REQUESTS),
+    "lateness": (f"timestamp_millis(hour * {HOUR_MS}) AS hour", *_ARRIVALS),
+    "cohorts": ("band", _DELAY, *_ARRIVALS),
 }
-"""The tables of arrivals: by what, and columns. Each has rows of each endpoint, and of all (a null)."""
+"""The columns of the tables of arrivals. Each has rows of each endpoint, and of all (a null)."""
 
 
-def of_arrivals(arrivals: DataFrame, name: str) -> DataFrame:
+def of_arrivals(arrivals: DataFrame, table: str) -> DataFrame:
     """One of `OF_ARRIVALS`."""
-    table, shown = OF_ARRIVALS[name]
     by_key = [F.col("endpoint").asc_nulls_first(), F.col("hour"), F.col("band")]
     found = arrivals.where(F.col("table") == table).coalesce(1).sortWithinPartitions(*by_key)
-    return found.selectExpr("endpoint", *shown)
+    return found.selectExpr("endpoint", *OF_ARRIVALS[table])
 
 
 def last_seen(messages: DataFrame) -> DataFrame:
@@ -162,15 +152,10 @@ def last_seen(messages: DataFrame) -> DataFrame:
 
 
 NAMES: Final = {
-    "dynamodb": "DynamoDB",
-    "s3": "S3",
-    "scheduler": "EventBridge",
-    "postgresql": "PostgreSQL",
+    "dynamodb": "DynamoDB", "s3": "S3", "scheduler": "EventBridge", "postgresql": "PostgreSQL",
     "sqlite": "SQLite",
-}
+}  # fmt: skip
 """Of the stores, by the word that their URLs begin with."""
-
-_LEAST_PARKED_SECONDS: Final = 7200
 
 
 def cost(
@@ -179,10 +164,9 @@ def cost(
     """What the requests cost per endpoint and band of delays, in the currency of ``prices``. ``sqs_cost`` is
     for the requests the ledger shows. ``lambda_cost`` is what the consumer's and the dispatcher's batches
     cost if they ran on Lambda, ``store_cost`` what parked messages cost in ``store``."""
-    key = ("endpoint", "band")
-    sums = arrivals.where(f"table = '{BAND}' AND endpoint IS NOT NULL")
+    sums = arrivals.where("table = 'cohorts' AND endpoint IS NOT NULL")
+    sums = sums.withColumn("key", F.struct("endpoint", "band"))
     stored = _store_costs(messages, prices, as_of_ms=as_of_ms, store=store)
-    same = [F.equal_null(sums[name], stored[f"stored_{name}"]) for name in key]
     fifo, standard = float(prices.sqs_fifo_request), float(prices.sqs_standard_request)
     shown = columns(f"""
         endpoint; band; {_DELAY}; messages; hops; parked; {"; ".join(_REQUESTS)};
@@ -191,7 +175,8 @@ def cost(
         invocations * {float(invocation_cost(prices))!r}D AS lambda_cost;
         coalesce(CAST(store_cost AS double), 0D) AS store_cost
     """)
-    return sums.join(stored, same, "left").selectExpr(*shown).sort(*key).coalesce(1)
+    found = sums.join(stored, "key", "left").selectExpr(*shown)
+    return found.sort("endpoint", "band").coalesce(1)
 
 
 def _store_costs(messages: DataFrame, prices: Prices, *, as_of_ms: int, store: str) -> DataFrame:
@@ -200,7 +185,7 @@ def _store_costs(messages: DataFrame, prices: Prices, *, as_of_ms: int, store: s
     def amount(parked: int, size: int | None, seconds: int) -> Decimal:
         load = Workload(
             # It was parked, whatever a deployment's setting is.
-            delay_seconds=max(seconds, _LEAST_PARKED_SECONDS),
+            delay_seconds=max(seconds, 7200),
             park_after_seconds=0,
             messages=parked,
             message_bytes=min(max(1, size or 1), MAX_MESSAGE_BYTES - DELAY_ATTRIBUTES_BYTES),
@@ -215,8 +200,9 @@ def _store_costs(messages: DataFrame, prices: Prices, *, as_of_ms: int, store: s
     seconds = f"CAST(floor(sum({parked_ms}) / count(1) / 1000) AS bigint) AS seconds"
     groups = sized.agg(F.expr("count(1) AS parked"), F.expr(seconds))
     of_group = F.udf(amount, "decimal(38,15)", useArrow=False)("parked", "size", "seconds")
-    by = (F.col(name).alias(f"stored_{name}") for name in ("endpoint", "band"))
-    return groups.groupBy(*by).agg(F.sum(of_group).alias("store_cost"))
+    return groups.groupBy(F.struct("endpoint", "band").alias("key")).agg(
+        F.sum(of_group).alias("store_cost")
+    )
 
 
 POINTS: Final = 200
@@ -230,7 +216,7 @@ def waiting(messages: DataFrame, *, as_of_ms: int) -> DataFrame:
     if first_ms is not None:
         step = max(1, -(-(as_of_ms - first_ms) // POINTS))
         over = f"coalesce(received_ms, rejected_ms, cancelled_ms, least(at_destination_ms, {as_of_ms}))"
-        ended = f"IF(status IN {(PENDING, LOST)}, NULL, greatest({over}, sent_ms))"
+        ended = f"IF(status IN ('pending', 'lost'), NULL, greatest({over}, sent_ms))"
         places = messages.where("sent_ms IS NOT NULL").selectExpr(
             f"CAST(ceil((sent_ms - {first_ms}) / {step}) AS int) AS began",
             f"CAST(ceil(({ended} - {first_ms}) / {step}) AS int) AS ended",

@@ -9,30 +9,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from py4j.protocol import Py4JJavaError
 from pyarrow.fs import FileSelector, FileType
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sqsdelay.core.delay import check_range, utc
+from sqsdelay.core.readable import instant
 from sqsdelay.cost import Prices
 from sqsdelay.errors import ConfigurationError, InvalidSetting
-from sqsdelay.spark.locations import hadoop_uri, is_uri, opened
 from sqsdelay.spark.report import tables
 from sqsdelay.spark.report.messages import KEY, gathered, judged
-from sqsdelay.spark.report.page import Figures, hours_of_a_moment, render
-from sqsdelay.spark.report.read import read_ledger
-from sqsdelay.spark.report.tables import NAMES
-from sqsdelay.spark.session import cause, configured
+from sqsdelay.spark.report.page import figures_of, render
+from sqsdelay.spark.report.read import SPARK_ERRORS, read_ledger
+from sqsdelay.spark.session import cause, configured, hadoop_uri, is_uri, opened
 
 DEFAULT_GRACE_SECONDS: Final = 3600
 """How long after its due time a message that has not arrived counts as late, not as lost."""
@@ -57,7 +52,7 @@ def write_report(
     store: str = "dynamodb",
     as_of_ms: int | None = None,
     grace_seconds: int = DEFAULT_GRACE_SECONDS,
-) -> Figures:
+) -> dict[str, Any]:
     """Write the report of a ledger into ``folder``, in place of the report that is there.
 
     The same lines in any order, some of them twice, give the same tables.
@@ -74,68 +69,62 @@ def write_report(
             if left out.
         grace_seconds: a message is lost when it was due longer ago and has not arrived.
 
+    Returns:
+        The figures, as ``report.json`` has them.
+
     Raises:
         ConfigurationError: no ledger, no events in it, or a folder that holds something else.
     """
     store = store.partition(":")[0]
-    if store not in NAMES:
-        raise InvalidSetting(f"has no price; use one of {', '.join(NAMES)}", store=store)
+    if store not in tables.NAMES:
+        raise InvalidSetting(f"has no price; use one of {', '.join(tables.NAMES)}", store=store)
     check_range(0, grace_seconds=grace_seconds)
     name = ledger if isinstance(ledger, str) else "the DataFrame"
-    with _told_in_one_line(name), replaced(spark, str(folder)) as new, configured(spark, _SETTINGS):
-        reading = read_ledger(spark, ledger, ledger_format=ledger_format)
-        events = reading.events
-        if as_of_ms is not None:
-            events = events.where(F.col("at_ms") <= as_of_ms)
-        # Written, since they are read several times, and need not fit in memory.
-        rows = new.table("gathered", gathered(events))
-        number, newest_ms = rows.agg(F.count(F.lit(1)), F.max("last.at_ms")).collect()[0]
-        if not number:
-            told = "" if as_of_ms is None else f" up to {utc(as_of_ms).isoformat()}"
-            if (first := reading.bad_lines().first()) is not None:
-                told += f"; {reading.bad} lines are not events, the first: {first.reason}"
-            raise ConfigurationError(f"ledger {name} has no events{told}")
-        as_of = newest_ms if as_of_ms is None else as_of_ms
-        few = rows.coalesce(1) if number <= _ROWS_OF_ONE_FILE else rows
-        known = judged(few, as_of_ms=as_of, grace_ms=grace_seconds * 1000)
-        messages = new.table("messages", known.sortWithinPartitions(*KEY, "life"))
-        new.remove("gathered")
-        counted = new.side_by_side(
-            counts=lambda: tables.counts(messages, as_of_ms=as_of),
-            spread=lambda: tables.spread(messages, as_of_ms=as_of),
-        )
-        moment_hours = hours_of_a_moment(tables.hours(counted["counts"]))
-        found = tables.arrivals(counted["counts"], counted["spread"], moment_hours)
-        arrivals = new.table("arrivals", found)
-        written = new.side_by_side(
-            **{n: partial(tables.of_arrivals, arrivals, n) for n in tables.OF_ARRIVALS},
-            last_seen=lambda: tables.last_seen(messages),
-            cost=lambda: tables.cost(messages, arrivals, prices, as_of_ms=as_of, store=store),
-            waiting=lambda: tables.waiting(messages, as_of_ms=as_of),
-        )
-        written |= {"messages": messages, "spread": counted["spread"], "arrivals": arrivals}
-        bad_lines = reading.bad_lines().sort("file", "line").coalesce(1)
-        written["bad_lines"] = new.table("bad_lines", bad_lines)
-        figures = Figures.of(
-            written,
-            as_of=utc(as_of).isoformat(timespec="milliseconds"),
-            grace_seconds=grace_seconds,
-            lines=reading.counts.get["lines"],
-            bad_lines=reading.bad,
-        )
-        page = render(figures, written, prices, name, moment_hours=moment_hours, store=NAMES[store])
-        for part in ("counts", "spread", "arrivals"):
-            new.remove(part)
-        new.publish(page, asdict(figures))
-    return figures
-
-
-@contextmanager
-def _told_in_one_line(ledger: str) -> Iterator[None]:
     try:
-        yield
-    except (PySparkException, Py4JJavaError) as error:
-        raise ConfigurationError(f"the report of {ledger} failed: {cause(error)}") from error
+        with NewReport(spark, str(folder)) as new, configured(spark, _SETTINGS):
+            reading = read_ledger(spark, ledger, ledger_format=ledger_format)
+            events = reading.events
+            if as_of_ms is not None:
+                events = events.where(F.col("at_ms") <= as_of_ms)
+            # Written, since they are read several times, and need not fit in memory.
+            rows = new.table("gathered", gathered(events))
+            number, newest_ms = rows.agg(F.count(F.lit(1)), F.max("last.at_ms")).collect()[0]
+            if not number:
+                told = "" if as_of_ms is None else f" up to {utc(as_of_ms).isoformat()}"
+                if (first := reading.bad_lines().first()) is not None:
+                    told += f"; {reading.bad} lines are not events, the first: {first.reason}"
+                raise ConfigurationError(f"ledger {name} has no events{told}")
+            as_of = newest_ms if as_of_ms is None else as_of_ms
+            few = rows.coalesce(1) if number <= _ROWS_OF_ONE_FILE else rows
+            known = judged(few, as_of_ms=as_of, grace_ms=grace_seconds * 1000)
+            messages = new.table("messages", known.sortWithinPartitions(*KEY, "life"))
+            new.remove("gathered")
+            counted = new.tables(
+                counts=lambda: tables.counts(messages, as_of_ms=as_of),
+                spread=lambda: tables.spread(messages, as_of_ms=as_of),
+            )
+            moment_hours = tables.hours_of_a_moment(counted["counts"])
+            found = tables.arrivals(counted["counts"], counted["spread"], moment_hours)
+            arrivals = new.table("arrivals", found)
+            written = new.tables(
+                **{n: partial(tables.of_arrivals, arrivals, n) for n in tables.OF_ARRIVALS},
+                last_seen=lambda: tables.last_seen(messages),
+                cost=lambda: tables.cost(messages, arrivals, prices, as_of_ms=as_of, store=store),
+                waiting=lambda: tables.waiting(messages, as_of_ms=as_of),
+                bad_lines=lambda: reading.bad_lines().sort("file", "line").coalesce(1),
+            )
+            written |= counted | {"messages": messages, "arrivals": arrivals}
+            lines = {"lines": reading.counts.get["lines"], "bad_lines": reading.bad}
+            figures = {"as_of": instant(as_of), "grace_seconds": grace_seconds, **lines}
+            figures |= figures_of(written)
+            of_page = {"moment_hours": moment_hours, "store": tables.NAMES[store]}
+            page = render(figures, written, prices, name, **of_page)
+            for part in ("counts", "spread", "arrivals"):
+                new.remove(part)
+            new.publish(page, figures)
+    except SPARK_ERRORS as error:
+        raise ConfigurationError(f"the report of {name} failed: {cause(error)}") from error
+    return figures
 
 
 MARK: Final = "report.json"
@@ -146,41 +135,52 @@ _TABLES: Final = re.compile(r"tables-(\d+)")
 
 
 class NewReport:
-    """A report that is being written: ``files`` are those of its folder."""
+    """A report that is being written: it takes the place of the one in ``folder``, or goes if anything fails.
+    Raises ConfigurationError."""
 
-    def __init__(self, files: _ByArrow | _ByHadoop, folder: str) -> None:
-        self._files = files
-        self._folder = folder
-        names = files.names()
-        if names is None:
-            raise InvalidSetting(f"{folder} is a file; name a folder for the report")
-        numbers = [int(known[1]) for known in map(_TABLES.fullmatch, names) if known]
-        if MARK not in names and len(numbers) < len(names):
-            raise InvalidSetting(
-                f"{folder} is not empty and holds no report ({MARK} is missing); "
-                "name another folder, or empty this one"
-            )
-        self._tables = f"tables-{max(numbers, default=0) + 1}"
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        self._folder, self._may_be_named = folder, False
+        self._uri = hadoop_uri(spark, folder, "--out").rstrip("/")
+        by_java = is_uri(folder) and getattr(spark, "_jsc", None) is not None
+        self._files = _ByHadoop(spark, self._uri) if by_java else _ByArrow(folder)
         try:
-            files.make(self._tables)
+            names = self._files.names()
+            numbers = [int(known[1]) for known in map(_TABLES.fullmatch, names) if known]
+            if MARK not in names and len(numbers) < len(names):
+                raise InvalidSetting(
+                    f"{folder} is not empty and holds no report ({MARK} is missing); "
+                    "name another folder, or empty this one"
+                )
+            self._tables = f"tables-{max(numbers, default=0) + 1}"
+            self._files.make(self._tables)
         except OSError as error:
             told = error.strerror or " ".join(str(error).split())
             raise ConfigurationError(f"{folder} cannot be written: {told}") from error
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Delete the tables of one that failed, unless the pointer may name them; and the folder, if there
+        was nothing in it."""
+        if kind is not None and not self._may_be_named:
+            self._files.delete(self._tables)
+            with suppress(OSError):
+                if not self._files.names():
+                    self._files.delete("")
+
     def uri(self, name: str) -> str:
         """Where Spark reads and writes a table."""
-        return f"{self._files.uri}/{self._tables}/{name}"
+        return f"{self._uri}/{self._tables}/{name}"
 
     def table(self, name: str, rows: DataFrame) -> DataFrame:
         """Write a table; its rows as they are read from there."""
         rows.write.parquet(self.uri(name))
         return rows.sparkSession.read.schema(rows.schema).parquet(self.uri(name))
 
-    def side_by_side(self, **made: Callable[[], DataFrame]) -> dict[str, DataFrame]:
-        """Write tables: each is a row of small jobs, and most of their time is Spark's planning."""
-        with ThreadPoolExecutor() as pool:
-            written = pool.map(lambda name: self.table(name, made[name]()), made)
-            return dict(zip(made, written, strict=True))
+    def tables(self, **made: Callable[[], DataFrame]) -> dict[str, DataFrame]:
+        """Write tables."""
+        return tables.side_by_side(lambda name: self.table(name, made[name]()), made)
 
     def remove(self, name: str) -> None:
         """Remove a table."""
@@ -196,48 +196,26 @@ class NewReport:
             )
         pointer = json.dumps({"tables": self._tables, **figures}, indent=2) + "\n"
         self._files.write(PAGE, page.encode())
+        self._may_be_named = True
         self._files.write(MARK, pointer.encode())
-        for name in self._files.names() or ():
+        for name in self._files.names():
             if name not in (PAGE, MARK, self._tables):
                 self._files.delete(name)
 
-    def drop(self) -> None:
-        """Delete the tables; and the folder, if there was nothing in it."""
-        self._files.delete(self._tables)
-        with suppress(OSError):
-            if not self._files.names():
-                self._files.delete("")
-
-
-@contextmanager
-def replaced(spark: SparkSession, folder: str) -> Iterator[NewReport]:
-    """A report that takes the place of the one in ``folder``, and goes if anything fails. Raises
-    ConfigurationError."""
-    uri = hadoop_uri(spark, folder, "--out").rstrip("/")
-    by_java = is_uri(folder) and getattr(spark, "_jsc", None) is not None
-    begun = NewReport(_ByHadoop(spark, uri) if by_java else _ByArrow(folder, uri), folder)
-    try:
-        yield begun
-    except BaseException:
-        begun.drop()
-        raise
-
 
 class _ByArrow:
-    """A folder of this machine; over Spark Connect wherever its server and this process reach. ``uri`` is
-    what Spark calls it."""
+    """A folder of this machine; over Spark Connect wherever its server and this process reach."""
 
-    def __init__(self, folder: str, uri: str) -> None:
-        self.uri = uri
+    def __init__(self, folder: str) -> None:
         self._fs, self._root = opened(folder, "--out")
+        if self._fs.get_file_info(self._root).type is FileType.File:
+            raise InvalidSetting(f"{folder} is a file; name a folder for the report")
 
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}".rstrip("/")
 
-    def names(self, within: str = "") -> list[str] | None:
-        """What is in it or in a folder of it, nothing if that does not exist; None for a file."""
-        if self._fs.get_file_info(self._at(within)).type is FileType.File:
-            return None
+    def names(self, within: str = "") -> list[str]:
+        """What is in it or in a folder of it, nothing if that does not exist."""
         found = self._fs.get_file_info(FileSelector(self._at(within), allow_not_found=True))
         return [each.base_name for each in found]
 
@@ -259,32 +237,26 @@ class _ByHadoop:
     """The same by the file systems that Spark itself uses: whatever it can write to is good for a report."""
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
-        self.uri = uri
+        self._uri = uri
         jvm: Any = spark._jvm
         context: Any = spark._jsc
         self._path = jvm.org.apache.hadoop.fs.Path
         self._fs = self._path(uri).getFileSystem(context.hadoopConfiguration())
 
     def _at(self, name: str) -> Any:
-        return self._path(f"{self.uri}/{name}".rstrip("/"))
+        return self._path(f"{self._uri}/{name}".rstrip("/"))
 
-    def names(self, within: str = "") -> list[str] | None:
+    def names(self, within: str = "") -> list[str]:
         path = self._at(within)
-        if not self._fs.exists(path):
-            return []
-        if self._fs.getFileStatus(path).isFile():
-            return None
-        return [str(each.getPath().getName()) for each in self._fs.listStatus(path)]
+        found = self._fs.listStatus(path) if self._fs.exists(path) else ()
+        return [str(each.getPath().getName()) for each in found]
 
     def make(self, name: str) -> None:
         self._fs.mkdirs(self._at(name))
 
     def write(self, name: str, content: bytes) -> None:
-        stream = self._fs.create(self._at(name), True)
-        try:
+        with closing(self._fs.create(self._at(name), True)) as stream:
             stream.write(bytearray(content))
-        finally:
-            stream.close()
 
     def delete(self, name: str) -> None:
         self._fs.delete(self._at(name), True)

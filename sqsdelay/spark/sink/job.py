@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Route
 from sqsdelay.errors import InvalidSetting, NotAllSent
-from sqsdelay.spark.locations import file_name, opened
+from sqsdelay.spark.session import file_name, opened
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.run import (
     Attempt,

@@ -15,7 +15,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
-from sqsdelay.spark.locations import absolute, file_name, is_uri
+from sqsdelay.spark.session import absolute, file_name, is_uri
 
 DEFAULT_CONCURRENCY: Final = 32
 """Batches one task keeps in flight: threads hide the service's latency, and add no CPU."""

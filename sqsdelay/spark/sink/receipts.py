@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.spark.locations import file_name
+from sqsdelay.spark.session import file_name
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.run import AT_A_TIME, JOB_VERSION, Attempt, AttemptFiles, check_version
 

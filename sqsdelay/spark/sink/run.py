@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, SchemaMismatch, SqsDelayError, StoreUnavailable
-from sqsdelay.spark.locations import opened
+from sqsdelay.spark.session import opened
 from sqsdelay.spark.sink.options import Options
 
 if TYPE_CHECKING:

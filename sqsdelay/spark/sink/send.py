@@ -23,8 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, MapType, StringType, StructType, TimestampType
 
 from sqsdelay.errors import ConfigurationError, MissingExtra, SqsDelayError
-from sqsdelay.spark.locations import hadoop_uri
-from sqsdelay.spark.session import failure
+from sqsdelay.spark.session import failure, hadoop_uri
 from sqsdelay.spark.sink.job import Sink, total
 from sqsdelay.spark.sink.options import Columns, Options, checked_columns
 from sqsdelay.spark.sink.run import Run, TaskReport, run_of, this_attempt

@@ -7,13 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from sqsdelay.errors import (
-    ConfigurationError,
-    InvalidDelay,
-    InvalidEndpoint,
-    QueueMissing,
-    Unconfirmed,
-)
+from sqsdelay import errors
+from sqsdelay.errors import ConfigurationError, Unconfirmed
 from sqsdelay.rabbitmq import AsyncRabbitMqSender, RabbitMqMessage, RabbitMqRoute, RabbitMqSender
 from tests.acceptance.rabbitmq.broker import Broker
 from tests.patience import PATIENCE_SECONDS
@@ -61,12 +56,10 @@ def test_tasks_share_calls_and_each_has_its_result_or_error(ready: Broker) -> No
                 sender.send("nowhere", "lost", delay=1),
                 sender.send("", "lost"),
             ]
-            *results, early, missing, invalid = await asyncio.gather(
-                *sends, *bad, return_exceptions=True
-            )
-        assert isinstance(early, InvalidDelay)
-        assert isinstance(missing, QueueMissing)
-        assert isinstance(invalid, InvalidEndpoint)
+            answers = await asyncio.gather(*sends, *bad, return_exceptions=True)
+        *results, early, missing, invalid = answers
+        kinds = [type(each) for each in (early, missing, invalid)]
+        assert kinds == [errors.InvalidDelay, errors.QueueMissing, errors.InvalidEndpoint]
         routes = []
         for n, result in enumerate(results):
             assert not isinstance(result, BaseException)

@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from pika import BasicProperties
 
+from sqsdelay.core.message import WAS_DUE_AT
 from sqsdelay.errors import ConfigurationError, QueueUnavailable, Unconfirmed
 from sqsdelay.rabbitmq import (
     RabbitMqMessage,
@@ -24,8 +25,8 @@ from sqsdelay.rabbitmq import (
     transfer,
 )
 from sqsdelay.rabbitmq.connection import Wire, parameters
-from sqsdelay.rabbitmq.link import BindJob, Job, Jobs, Link, Publication
-from sqsdelay.rabbitmq.message import DELAY_HEADER, DUE_AT_HEADER
+from sqsdelay.rabbitmq.link import BindJob, Jobs, Link, Publication
+from sqsdelay.rabbitmq.message import DELAY_HEADER
 from sqsdelay.rabbitmq.topology import routing_key
 from tests.acceptance.rabbitmq.broker import Broker, Inbox, check_whole, manage
 from tests.patience import PATIENCE_SECONDS, wait_for
@@ -67,8 +68,7 @@ def test_what_is_submitted_while_a_dead_connection_is_dropped_waits_for_the_next
     unheard, waits, late = (Publication("", "orders", b"", BasicProperties()) for _ in range(3))
     jobs = Jobs()
     with DeafProxy(broker.port) as proxy, closing(Wire()) as wire:
-        given = parameters(broker.through(proxy))
-        link = Link(given, wire, jobs, confirm_seconds=1)
+        link = Link(parameters(broker.through(proxy)), wire, jobs, confirm_seconds=1)
         proxy.swallowing.set()
 
         def submit(*publications: Publication) -> None:
@@ -99,10 +99,9 @@ def test_a_queue_that_does_not_answer_holds_up_no_other(broker: Broker) -> None:
         def bind_on() -> None:
             if other.written or time.monotonic() > until:
                 link.end()
-            jobs.add([BindJob("orders", topology, on_settled=bind_again)])
+            after = BindJob(topology.way("orders"))
+            jobs.add([Publication("", "orders", b"", BasicProperties(), after=after)])
             link.pump()
-
-        def bind_again(_: Job) -> None:
             wire.call_later(0.05, bind_on)
 
         wire.call_later(0, bind_on)
@@ -115,9 +114,8 @@ def test_a_broker_that_cannot_be_reached() -> None:
     with RabbitMqSender("amqp://guest:guest@127.0.0.1:1", connect_seconds=0.5) as sender:
         results = sender.send_many("orders", [RabbitMqMessage("a"), RabbitMqMessage("b", delay=5)])
         assert [type(r.error) for r in results] == [QueueUnavailable, QueueUnavailable]
-        assert "127.0.0.1:1 (virtual host '/') cannot be reached: [Errno 111]" in str(
-            results[0].error
-        )
+        told = "127.0.0.1:1 (virtual host '/') cannot be reached: [Errno 111]"
+        assert told in str(results[0].error)
 
 
 def test_a_wrong_password_is_not_tried_for_long_nor_shown(broker: Broker) -> None:
@@ -142,10 +140,8 @@ def test_a_connection_limit_is_not_a_wrong_password(broker: Broker, of: str) -> 
     try:
         with pytest.raises(QueueUnavailable, match=r"connection limit \(0\) is reached"):
             declare(url)
-        with (
-            RabbitMqSender(url, connect_seconds=0.5) as sender,
-            pytest.raises(QueueUnavailable, match="raise the limit"),
-        ):
+        told = pytest.raises(QueueUnavailable, match="raise the limit")
+        with RabbitMqSender(url, connect_seconds=0.5) as sender, told:
             sender.send("orders", "hi")
     finally:
         manage(broker.management_url, of, whose, "max-connections", method="DELETE")
@@ -244,7 +240,7 @@ def test_a_transfer_keeps_the_time_left(node: Broker, broker: Broker) -> None:
         sender.send("gone", "stays", delay=1000)
         broker.delete_queue("gone")
         with broker.channel() as channel:  # as others may
-            headers = {DUE_AT_HEADER: str(10**15)}
+            headers = {WAS_DUE_AT: str(10**15)}
             properties = BasicProperties(headers=headers)
             level = old.level_name(9)
             channel.basic_publish(level, routing_key(1000, "a.#"), b"wildcard", properties)
@@ -280,8 +276,6 @@ def test_a_sender_goes_to_the_next_node(broker: Broker) -> None:
 def test_tls_to_a_port_without_it_says_so(broker: Broker) -> None:
     """At once, and not as a broker that cannot be reached for 30 s."""
     url = broker.url.replace("amqp://", "amqps://")
-    with (
-        RabbitMqSender(url) as sender,
-        pytest.raises(ConfigurationError, match="TLS with RabbitMQ"),
-    ):
+    told = pytest.raises(ConfigurationError, match="TLS with RabbitMQ")
+    with RabbitMqSender(url) as sender, told:
         sender.send("orders", "hi")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
 import pytest
 
 from sqsdelay.core.delay import SystemClock
-from sqsdelay.core.message import Attribute
+from sqsdelay.core.message import Attribute, string
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint, MessageTooLarge, QueueMissing
@@ -39,14 +39,9 @@ def outbox(broker: Broker, clock: ManualClock) -> Iterator[RabbitMqOutbox]:
         yield outbox
 
 
-def message(clock: ManualClock, in_ms: int = 0, **changes: object) -> StoredMessage:
-    fields = {
-        "message_id": "m-1",
-        "destination": "orders",
-        "due_ms": clock.true_ms + in_ms,
-        "body": "grüße".encode(),
-    }
-    return StoredMessage(**(fields | changes))  # type: ignore[arg-type]
+def message(clock: ManualClock, in_ms: int = 0, **changes: Any) -> StoredMessage:
+    fields = {"message_id": "m-1", "destination": "orders", "due_ms": clock.true_ms + in_ms}
+    return StoredMessage(**({"body": "grüße".encode(), **fields, **changes}))
 
 
 def rejected(broker: Broker) -> tuple[dict[str, Any], Any, bytes]:
@@ -62,11 +57,10 @@ def test_a_receiver_gets_the_message_and_its_id(
     attributes: dict[str, Attribute] = {
         "Raw": {"DataType": "Binary.png", "BinaryValue": b"\x00\xff"},
         "Size": {"DataType": "Number", "StringValue": "1.50"},
-        "Tenant": {"DataType": "String", "StringValue": "grün"},
+        "Tenant": string("grün"),
     }
-    stored = message(
-        clock, body=b"\x00\xff", attributes=attributes, group_id="g", trace_header="Root=1"
-    )
+    more: dict[str, Any] = {"group_id": "g", "trace_header": "Root=1", "body": b"\x00\xff"}
+    stored = message(clock, attributes=attributes, **more)
     assert outbox.send([stored]) == [None]
     ((_, properties, body),) = broker.drain("orders")
     assert (body, properties.message_id, properties.delivery_mode) == (b"\x00\xff", "m-1", 2)
@@ -100,17 +94,14 @@ def test_each_message_has_its_own_outcome(
 ) -> None:
     """In order, and none ends the channel for the others: what would is found before it is sent."""
     broker.queue("eu.Grüße")
-    copies: dict[str, Attribute] = {"CC": {"DataType": "String", "StringValue": "orders"}}
-    long_name: dict[str, Attribute] = {"n" * 256: {"DataType": "String", "StringValue": "x"}}
-    large: dict[str, Attribute] = {"a": {"DataType": "String", "StringValue": "x" * 131_072}}
     failures = outbox.send(
         [
             message(clock, message_id="a"),
             message(clock, message_id="b", destination="nowhere"),
             message(clock, message_id="c", destination="n" * 200),
-            message(clock, message_id="d", attributes=copies),
-            message(clock, message_id="e", attributes=long_name),
-            message(clock, message_id="f", attributes=large),
+            message(clock, message_id="d", attributes={"CC": string("orders")}),
+            message(clock, message_id="e", attributes={"n" * 256: string("x")}),
+            message(clock, message_id="f", attributes={"a": string("x" * 131_072)}),
             message(clock, message_id="ü" * 128),
             message(clock, message_id="h", body=b"x" * (16 * 1024 * 1024 + 1)),
             message(clock, message_id="i", destination="eu.Grüße"),
@@ -200,11 +191,9 @@ def test_the_queues_are_looked_for_at_the_start(broker: Broker) -> None:
         with pytest.raises(QueueMissing, match="orders"):
             outbox.check()
         broker.queue("orders")
-        threads = [threading.Thread(target=outbox.check) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as threads:
+            for checked in [threads.submit(outbox.check) for _ in range(4)]:
+                checked.result()
     with broker.channel() as on:
         # Declared again as it should be: anything else would be refused.
         kept = {"x-queue-type": "quorum", "x-delivery-limit": 2**31 - 1}

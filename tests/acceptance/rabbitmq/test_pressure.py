@@ -18,7 +18,7 @@ from pika import BasicProperties
 from sqsdelay.errors import QueueUnavailable, SendFailed, Unconfirmed
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, bind, verify
 from sqsdelay.rabbitmq.administration import PREFETCH, _undeliverable
-from sqsdelay.rabbitmq.connection import Address, Session, Wire, parameters
+from sqsdelay.rabbitmq.connection import Session, Wire, parameters
 from sqsdelay.rabbitmq.link import DRAIN_SECONDS, Jobs, Link, Publication
 from sqsdelay.rabbitmq.publisher import Publisher
 from tests.acceptance.rabbitmq.broker import Broker, Inbox, due
@@ -108,13 +108,11 @@ def test_large_messages_fill_a_window_of_bytes(broker: Broker) -> None:
 def test_a_confirm_is_due_from_when_the_socket_has_taken_the_message(broker: Broker) -> None:
     """Not from when it has taken all: behind a slow link the buffer may never be empty."""
     broker.queue("orders")
-    small, large = (
-        Publication("", "orders", body, BasicProperties()) for body in (b"x", b"x" * 15 * 2**20)
-    )
-    jobs = Jobs(publications=deque([Publication("", "orders", b"first", BasicProperties())]))
+    bodies = b"first", b"x", b"x" * 15 * 2**20
+    first, small, large = (Publication("", "orders", each, BasicProperties()) for each in bodies)
+    jobs = Jobs(publications=deque([first]))
     with StallingProxy(broker.port) as proxy, closing(Wire()) as wire:
-        given = parameters(broker.through(proxy))
-        link = Link(given, wire, jobs, confirm_seconds=1000)
+        link = Link(parameters(broker.through(proxy)), wire, jobs, confirm_seconds=1000)
         serving = threading.Thread(target=link.serve)
         serving.start()
         assert broker.wait_count("orders", 1) == 1
@@ -147,18 +145,16 @@ def test_a_full_queue_costs_fewer_connections_and_a_new_leader_waits_5_s(
     assert max(sent_on.values()) - 1 + DRAIN_SECONDS <= 5
 
 
-def ask(given: Address, proxy: DeafProxy) -> None:
-    with Session(given, seconds=1) as session:
-        proxy.swallowing.set()
-        session.count("orders")
-
-
 def test_administration_has_a_deadline(broker: Broker) -> None:
     """pika's blocking calls have none; a queue without a leader answers nothing, for ever."""
-    with DeafProxy(broker.port) as proxy:
-        given = parameters(broker.through(proxy))
-        with pytest.raises(QueueUnavailable, match="no answer within 1 s"):
-            ask(given, proxy)
+    told = pytest.raises(QueueUnavailable, match="no answer within 1 s")
+    with (
+        DeafProxy(broker.port) as proxy,
+        told,
+        Session(parameters(broker.through(proxy)), seconds=1) as session,
+    ):
+        proxy.swallowing.set()
+        session.count("orders")
 
 
 def test_an_interrupted_opening_leaves_no_file_open(broker: Broker) -> None:
@@ -176,9 +172,8 @@ def test_an_interrupted_opening_leaves_no_file_open(broker: Broker) -> None:
 def test_twenty_thousand_undeliverable_messages(broker: Broker) -> None:
     """Counted, and sent on to the queue that they are for, pipelined; others stay where they are."""
     acme = broker.ready(prefix="acme")
-    publications = [
-        due(acme.delivery_exchange, "ghost" if n % 10 else "other") for n in range(MANY)
-    ]
+    names = ("ghost" if n % 10 else "other" for n in range(MANY))
+    publications = [due(acme.delivery_exchange, name) for name in names]
     with closing(Publisher(parameters(broker.url))) as publisher:
         publisher.publish(publications)
     assert [p for p in publications if p.error is not None] == []

@@ -7,13 +7,15 @@ from collections.abc import Callable
 from contextlib import closing
 
 import pytest
+from kombu.connection import Connection
 
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.errors import ConfigurationError, InvalidMessage, QueueMissing
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare
 from sqsdelay.rabbitmq.connection import parameters
-from sqsdelay.rabbitmq.link import BindJob, Link
+from sqsdelay.rabbitmq.link import BindJob, Link, Publication
 from sqsdelay.rabbitmq.publisher import Publisher
-from tests.acceptance.rabbitmq.broker import QUORUM, Broker, Inbox, check_whole
+from sqsdelay.rabbitmq.topology import routing_key
+from tests.acceptance.rabbitmq.broker import QUORUM, Broker, Inbox, check_whole, due
 from tests.patience import PATIENCE_SECONDS, wait_for
 
 LOST = 200
@@ -96,9 +98,8 @@ def test_a_user_who_may_not_declare_binds_an_endpoint_that_is_there(broker: Brok
     """Its hand-over queue is made by whoever may; without one, the error says what is not allowed."""
     acme = broker.ready("orders", prefix="acme")
     with RabbitMqSender(broker.user("writer", configure=""), prefix="acme") as sender:
-        with pytest.raises(
-            ConfigurationError, match=r"access to queue 'acme\.delay-hand-over\.orders"
-        ):
+        told = r"access to queue 'acme\.delay-hand-over\.orders"
+        with pytest.raises(ConfigurationError, match=told):
             sender.send("orders", "hi", delay=1)
         bind(broker.url, "orders", acme)
         for _ in range(2):
@@ -125,23 +126,42 @@ def test_new_endpoints_cost_one_refusal_together(
         broker.queue(name, {})
     refused: list[object] = []
     heard: list[object] = []
-    for noted, does in ((refused, "_on_binding_refused"), (heard, "note_heard")):
+    for noted, does in ((refused, "_on_binding_refused"), (heard, "_on_bound")):
         monkeypatch.setattr(Link, does, _noting(noted, getattr(Link, does)))
+
+    def message(endpoint: str) -> Publication:
+        publication = due(acme.delivery_exchange, endpoint)
+        publication.after = BindJob(acme.way(endpoint))
+        return publication
+
     given = parameters(broker.url)
     with closing(Publisher(given, confirm_seconds=PATIENCE_SECONDS)) as publisher:
-        bindings = [BindJob(name, acme) for name in names]
-        publisher.publish(bindings)
-        assert [each.error for each in bindings] == [None] * many
+        bound = [message(name) for name in names]
+        publisher.publish(bound)
+        assert [each.error for each in bound] == [None] * many
         assert len(refused) == 1
         assert len(heard) >= many  # one that declares for a minute is not taken for a dead one
-        bindings = [BindJob(name, acme) for name in (*names, "wrong")]
-        publisher.publish(bindings)
-        assert [each.endpoint for each in bindings if each.error is not None] == ["wrong"]
-    with RabbitMqSender(broker.url, prefix=prefix, bind=False) as sender:
-        for name in names:
-            sender.send(name, "hi", delay=1)
+        bound = [message(name) for name in (*names, "wrong")]
+        publisher.publish(bound)
+        assert [isinstance(each.error, QueueMissing) for each in bound] == [False] * many + [True]
     for name in names:
-        assert broker.wait_count(name, 1) == 1
+        assert broker.wait_count(name, 2) == 2
+
+
+def test_a_message_that_cannot_be_written_stays_and_holds_up_no_other(broker: Broker) -> None:
+    """A large fraction, of another client: pika reads a whole number of more than 64 bits."""
+    acme = broker.ready(prefix="acme")
+    with Connection(broker.url) as connection:
+        for headers in ({"score": 1e300}, {}):
+            connection.Producer().publish(
+                "x", routing_key(1, "orders"), exchange=acme.delivery_exchange, headers=headers
+            )
+    assert broker.wait_count(acme.undeliverable, 2) == 2
+    broker.queue("orders")
+    with pytest.raises(InvalidMessage, match="cannot be written in AMQP"):
+        bind(broker.url, "orders", acme)
+    assert broker.wait_count("orders", 1) == 1
+    assert broker.wait_count(acme.undeliverable, 1) == 1
 
 
 def test_binding_sends_on_its_own_messages_only(broker: Broker) -> None:

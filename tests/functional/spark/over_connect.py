@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -67,7 +66,7 @@ def reported(spark: SparkSession, folder: str) -> dict[str, Any]:
         write_report(spark, f"{folder}/none", out, prices=prices)
     except ConfigurationError as error:
         refused = str(error)
-    return {"figures": asdict(figures), "refused": refused}
+    return {"figures": figures, "refused": refused}
 
 
 if __name__ == "__main__":

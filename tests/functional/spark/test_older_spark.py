@@ -133,11 +133,8 @@ def test_the_report_over_spark_connect(
 ) -> None:
     """A page and tables, with the statuses of a classic session; a state is kept."""
     found, _, report = over_connect
-    expected = {
-        event.message_id: status for status, events in told.everything().items() for event in events
-    }
     rows = parquet.read_table(told.tables(report) / "messages").to_pylist()
-    assert {row["message_id"]: row["status"] for row in rows} == expected
+    assert {row["message_id"]: row["status"] for row in rows} == told.statuses()
     assert found["figures"]["bad_lines"] == len(told.BAD)
     assert (found["figures"]["messages"], found["figures"]["lost"]) == (13, 2)
     assert "<title>sqsdelay report" in (report / "report.html").read_text()

@@ -13,7 +13,7 @@ import pytest
 from pyarrow.fs import FileSelector, S3FileSystem
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.spark.report.write import MARK, replaced
+from sqsdelay.spark.report.write import MARK, NewReport, _ByArrow
 from sqsdelay.testing.local_aws import LocalAws
 
 REMOTE: Any = object()
@@ -49,7 +49,7 @@ def bucket(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Bucket:
 
 
 def write(bucket: Bucket, part: str, *, whole: bool = True) -> None:
-    with replaced(REMOTE, f"s3a://{bucket.name}/a/orders/") as new:
+    with NewReport(REMOTE, f"s3a://{bucket.name}/a/orders/") as new:
         scheme, _, key = new.uri("messages").partition(f"{bucket.name}/")
         assert scheme == "s3a://"
         bucket.put(f"{key}/{part}.parquet")
@@ -90,14 +90,37 @@ def test_what_failed_first_leaves_nothing(bucket: Bucket) -> None:
     assert bucket.keys() == report("tables-2", "2")
 
 
+def test_a_table_that_the_pointer_names_stays(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though what the report before has left cannot be deleted; the next one does that."""
+    kept, delete = ["tables-1"], _ByArrow.delete
+
+    def refuse(files: _ByArrow, name: str) -> None:
+        if name in kept:
+            raise OSError(name)
+        delete(files, name)
+
+    monkeypatch.setattr(_ByArrow, "delete", refuse)
+    write(bucket, "1")
+    with pytest.raises(OSError, match="tables-1"):
+        write(bucket, "2")
+    assert bucket.tables() == "tables-2"
+    assert set(report("tables-2", "2")) < set(bucket.keys())
+    kept.clear()
+    write(bucket, "3")
+    assert bucket.keys() == report("tables-3", "3")
+
+
 def test_in_s3_something_else_is_left_alone(bucket: Bucket) -> None:
-    """As on any disk."""
+    """As on any disk: a folder, and a file."""
     bucket.put("thesis/1.txt")
-    with (
-        pytest.raises(ConfigurationError, match="is not empty and holds no report"),
-        replaced(REMOTE, f"s3://{bucket.name}/thesis"),
+    for name, told in (
+        ("thesis", "is not empty and holds no report"),
+        ("thesis/1.txt", "is a file"),
     ):
-        pass
+        with pytest.raises(ConfigurationError, match=told):
+            NewReport(REMOTE, f"s3://{bucket.name}/{name}")
     assert bucket.keys() == ["thesis/1.txt"]
 
 
@@ -105,7 +128,7 @@ def test_a_disk_that_the_server_does_not_share(tmp_path: Path) -> None:
     """The page would stand alone."""
     with (
         pytest.raises(ConfigurationError, match="is another folder to Spark's server"),
-        replaced(REMOTE, str(tmp_path / "out")) as new,
+        NewReport(REMOTE, str(tmp_path / "out")) as new,
     ):
         new.publish("x", {})
     assert not list(tmp_path.iterdir())

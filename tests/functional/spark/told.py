@@ -89,6 +89,11 @@ def everything() -> dict[str, list[Event]]:
     }  # fmt: skip
 
 
+def statuses() -> dict[str, str]:
+    """What becomes of each message."""
+    return {event.message_id: told for told, events in everything().items() for event in events}
+
+
 _NAMED = '"v": 1, "endpoint": "e", "message_id": "m", "source": "sender"'
 _WHOLE = f'{{{_NAMED}, "event": "sent", "at_ms": 1}}'
 BAD = [

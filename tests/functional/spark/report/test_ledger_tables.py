@@ -50,16 +50,12 @@ def test_a_ledger_by_day_on_another_file_system(
     out = f"{lake}/report"
     (tmp_path / "lake/report").mkdir()
     (tmp_path / "lake/report/report.json").write_text("{}")
-    figures = write_report(
-        spark, f"{lake}/events", out, ledger_format="parquet", prices=shipped_prices()
-    )
-    expected = {
-        event.message_id: status for status, events in told.everything().items() for event in events
-    }
+    events = f"{lake}/events"
+    figures = write_report(spark, events, out, ledger_format="parquet", prices=shipped_prices())
     written = json.loads((tmp_path / "lake/report/report.json").read_text())
     rows = spark.read.parquet(f"{out}/{written['tables']}/messages").collect()
-    assert {row.message_id: row.status for row in rows} == expected
-    assert written["messages"] == figures.messages == len(expected)
+    assert {row.message_id: row.status for row in rows} == told.statuses()
+    assert written["messages"] == figures["messages"] == len(told.statuses())
     assert "<title>sqsdelay report" in (tmp_path / "lake/report/report.html").read_text()
     names = [path.name for path in (tmp_path / "lake").iterdir() if not path.name.endswith(".crc")]
     assert sorted(names) == ["events", "report"]
@@ -74,9 +70,8 @@ def test_objects_of_a_stream_by_day(spark: SparkSession, tmp_path: Path) -> None
     views = "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme"
     before = settings.get("fs.s3a.impl")
     settings.set("fs.s3a.impl", views)
-    settings.set(
-        "fs.viewfs.overload.scheme.target.file.impl", "org.apache.hadoop.fs.LocalFileSystem"
-    )
+    local = "org.apache.hadoop.fs.LocalFileSystem"
+    settings.set("fs.viewfs.overload.scheme.target.file.impl", local)
     folder = tmp_path / "bucket"
     settings.set(f"fs.viewfs.mounttable.{bucket}.link./ledger", folder.as_uri())
     good = told.lines()[: -len(told.BAD)]
@@ -90,9 +85,6 @@ def test_objects_of_a_stream_by_day(spark: SparkSession, tmp_path: Path) -> None
         path = folder / "orders" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(gzip.compress("".join(line + "\n" for line in lines).encode()))
-    expected = {
-        event.message_id: status for status, events in told.everything().items() for event in events
-    }
     first = len(good[::3])
     try:
         for ledger, number in (
@@ -105,7 +97,7 @@ def test_objects_of_a_stream_by_day(spark: SparkSession, tmp_path: Path) -> None
         as_of_ms = max(e.at_ms for events in told.everything().values() for e in events)
         whole = gathered(read_ledger(spark, f"s3://{bucket}/ledger/").events)
         rows = judged(whole, as_of_ms=as_of_ms, grace_ms=told.HOUR).collect()
-        assert {row.message_id: row.status for row in rows} == expected
+        assert {row.message_id: row.status for row in rows} == told.statuses()
     finally:
         settings.set("fs.s3a.impl", before)
 

@@ -109,11 +109,9 @@ class Histories:
         delay = chance.choice((1000, 1900, 4000, 90_000))
         if chance.random() < 0.15:
             return self._direct(endpoint, name, at_s)
-        sent = self._tell(
-            told.sent(
-                name, endpoint=endpoint, after=at_s, delay=delay, size=chance.choice((1, 381))
-            )
-        )
+        size = chance.choice((1, 381))
+        sent = told.sent(name, endpoint=endpoint, after=at_s, delay=delay, size=size)
+        self._tell(sent)
         end = chance.choice(("delivered", "delivered", "replayed", "lost", "cancelled", "rejected"))
         moved = chance.random() < 0.2
         if moved:
@@ -126,10 +124,10 @@ class Histories:
             self._tell(told.hop(sent, after=hop * 200))
         if end == "cancelled":
             self._tell(told.by_sender(sent, EventKind.CANCELLED, after=700))
-            return "cancelled", sent.due_ms, False, at_s + 700
         if end == "rejected":
             self._tell(told.consumed(sent, EventKind.REJECTED, after=700, reason="no queue"))
-            return "rejected", sent.due_ms, False, at_s + 700
+        if end in ("cancelled", "rejected"):
+            return end, sent.due_ms, False, at_s + 700
         if end == "lost":
             if endpoint == "orders" and chance.random() < 0.5:
                 self._tell(told.handed_over(sent, after=delay - 100))
@@ -157,11 +155,9 @@ class Histories:
     def _direct(self, endpoint: str, name: str, at_s: int) -> tuple[str, int | None, bool, int]:
         """Sent straight to the queue: its copy tells no due time, and the clocks of sender and broker
         are a little apart."""
-        sent = self._tell(
-            told.sent(
-                name, endpoint=endpoint, after=at_s, delay=60, route=Route.DIRECT, timer_seconds=60
-            )
-        )
+        straight: dict[str, Any] = {"delay": 60, "route": Route.DIRECT, "timer_seconds": 60}
+        sent = told.sent(name, endpoint=endpoint, after=at_s, **straight)
+        self._tell(sent)
         if endpoint == "silent":
             return "handed-over", sent.due_ms, False, at_s + 61
         if self._random.random() < 0.3:
@@ -171,9 +167,8 @@ class Histories:
         self._tell(replace(seen, at_ms=taken_ms + 60_000))
         return "delivered", sent.due_ms, False, at_s + 62
 
-    def _tell(self, event: Event) -> Event:
+    def _tell(self, event: Event) -> None:
         self.events += [event] * self._random.choice((1, 1, 1, 2))
-        return event
 
     def shuffled(self) -> list[Event]:
         self._random.shuffle(self.events)
@@ -206,9 +201,7 @@ def test_a_job_is_told_of_its_own_life(spark: SparkSession, tmp_path: Path) -> N
     (tmp_path / "ledger.jsonl").write_text("\n".join(map(to_json, events)))
     more: dict[str, Any] = {"endpoint": "orders", "job": "job"}
     for sent, status in ((june, "delivered"), (july, "lost")):
-        rows = spark.createDataFrame(
-            [("x", "m", sent.due_ms)], "body string, message_id string, d long"
-        )
-        rows = rows.selectExpr("body", "message_id", "timestamp_millis(d) due_at")
+        at_ms = f"timestamp_millis({sent.due_ms}) due_at"
+        rows = spark.range(1).selectExpr("'x' body", "'m' message_id", at_ms)
         (found,) = reconcile(rows, str(tmp_path / "ledger.jsonl"), **more).collect()
         assert found.status == status

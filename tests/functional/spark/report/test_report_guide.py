@@ -30,11 +30,8 @@ if TYPE_CHECKING:
 
 DOCS = Path(__file__).parents[4] / "docs"
 FIELDS = (DOCS / "fields.md").read_text().partition("\n## A reconciliation's columns")[0]
-COMMANDS = re.findall(
-    r"^sqsdelay (pipeline (?:report|events|cost) .*)$",
-    (DOCS / "ledger.md").read_text() + (DOCS / "spark.md").read_text(),
-    re.M,
-)
+GUIDES = (DOCS / "ledger.md").read_text() + (DOCS / "spark.md").read_text()
+COMMANDS = re.findall(r"^sqsdelay (pipeline (?:report|events|cost) .*)$", GUIDES, re.M)
 
 
 def test_its_commands_and_its_tables(spark: SparkSession, tmp_path: Path) -> None:
@@ -59,11 +56,8 @@ def test_its_commands_and_its_tables(spark: SparkSession, tmp_path: Path) -> Non
         assert figures[name] == summary[name]
     assert figures["max_ms"] == summary["worst_late_ms"]
     shows((tmp_path / "orders-report/report.html").read_text(), figures)
-    rows = re.findall(
-        r"^\| `(\w+)` \| (?:[^|]+) \| ([\w, ]+) \|$",
-        FIELDS.partition("\n## The report's tables")[2],
-        re.M,
-    )
+    described = FIELDS.partition("\n## The report's tables")[2]
+    rows = re.findall(r"^\| `(\w+)` \| (?:[^|]+) \| ([\w, ]+) \|$", described, re.M)
     written = {path.name for path in told.tables(tmp_path / "orders-report").iterdir()}
     assert {name for name, _ in rows} == written
     for name, columns in rows:
@@ -90,9 +84,8 @@ def test_its_numbers_are_the_codes() -> None:
     assert f"({GRACE_SECONDS:,} s)" in (DOCS / "ledger.md").read_text()
     assert GRACE_SECONDS == report.DEFAULT_GRACE_SECONDS
     assert DEFAULT_PARK_AFTER == ["1h", "8100s", "1d"]
-    statuses = re.findall(
-        r"^\| `([\w-]+)` \| [A-Z]", FIELDS.partition("\n## The report's figures")[2], re.M
-    )
+    described = FIELDS.partition("\n## The report's figures")[2]
+    statuses = re.findall(r"^\| `([\w-]+)` \| [A-Z]", described, re.M)
     assert sorted(statuses) == sorted(messages.STATUSES)
 
 
@@ -124,7 +117,7 @@ def test_the_benchmark_compares_what_is_equal(spark: SparkSession, tmp_path: Pat
     ledger = tmp_path / "ledger"
     generate(ledger, 8000)
     ours = write_report(spark, str(ledger), tmp_path / "report", prices=shipped_prices())
-    assert (ours.messages, ours.lost, ours.duplicated) == (2000, 2, 4)
-    known = {name: getattr(ours, name) for name in FIGURES}
+    assert (ours["messages"], ours["lost"], ours["duplicated"]) == (2000, 2, 4)
+    known = {name: ours[name] for name in FIGURES}
     for name, rival in RIVALS.items():
         assert rival(ledger, tmp_path / name) == known, name
