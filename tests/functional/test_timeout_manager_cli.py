@@ -82,14 +82,14 @@ def test_a_lasting_outage_of_the_storage_ends_it(cli: CommandLine, local_aws: Lo
     """Exit code 75 and which part of the storage failed for how long."""
     name = f"orders-{uuid.uuid4().hex[:8]}"
     cli.ok("store", "create", name)
-    serve = ("timeout-manager", name, "--set-up", "--wait", "1", "--outage", "1", "--json")
+    serve = ("timeout-manager", name, "--set-up", "--wait", "1", "--outage", "1")
     with cli.started(*serve) as process:
         assert process.stderr is not None
         assert "serving" in process.stderr.readline()
         client = local_aws.client("sqs")
         url = client.get_queue_url(QueueName=f"{name}-timeouts")["QueueUrl"]
         client.send_message(QueueUrl=url, MessageBody="no timeout: it is read, and not stored")
-        lines_until(process, "rejected")
+        assert any("rejected: " in line for line in iter(process.stderr.readline, ""))
         (cli.folder / "store.db").write_bytes(b"no database any more" * 100)
         _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 75, errors
