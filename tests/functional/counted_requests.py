@@ -215,7 +215,7 @@ class Site:
                 lookup=self.kind.own_ids and self.kind.code != "parked-in-s3-by-functions",
             )
             # Once a day, and once in a process's life, whatever waits.
-            store._sweep = lambda _: None
+            store._sweep = lambda *_: None
             store._wheel.check_version()
             self.s3.requests.clear()
             return store

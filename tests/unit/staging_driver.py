@@ -11,15 +11,15 @@ import pytest
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.spark.sink import stored_job
 from sqsdelay.spark.sink.options import Columns, Options
-from sqsdelay.spark.sink.receipts import NOTHING_SENT, Receipts
+from sqsdelay.spark.sink.receipts import Receipts
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Attempt, run_of
 from sqsdelay.spark.sink.staging import Bulk
 from sqsdelay.spark.sink.stored_job import Job
 from sqsdelay.spark.sink.task import Task
+from sqsdelay.spark.sink.worker import sent_before
 from sqsdelay.stores import S3Store
 from sqsdelay.stores.s3.bucket import ObjectBucket
-from sqsdelay.stores.s3.layout import Hierarchy
 from sqsdelay.stores.s3.wheel import Wheel
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.services.in_memory_s3 import InMemoryS3
@@ -44,59 +44,60 @@ class Driver:
         """A run of a job begins now."""
         self.run = run_of(Options(store="s3://parked", job=job), self.clock.now_ms())
 
-    def wheel(self, _: str, endpoint: str) -> Wheel:
+    def bucket(self, _: str = "") -> ObjectBucket:
         client: Any = self.s3
-        bucket = ObjectBucket("parked", client, self.clock)
-        return Wheel(bucket, endpoint, prefix="", hierarchy=Hierarchy())
+        return ObjectBucket("parked", client, self.clock)
 
-    def bulk(self, receipts: Receipts | None = None, name: str = "0x1", parts: int = 1) -> Bulk:
+    def wheel(self, endpoint: str) -> Wheel:
+        return self.job().wheel(endpoint)
+
+    def job(self) -> Job:
+        return Job("s3://parked", self.run, self.bucket())
+
+    def bulk(
+        self, receipts: Receipts | None = None, part: int = 0, parts: int = 1, attempt: int = 1
+    ) -> Bulk:
         """What one attempt stages with."""
+        options = Options(store="s3://parked", endpoint="orders", retry_seconds=0, parts=parts)
         rows = Rows(
             columns=Columns(names=frozenset(COLUMNS), key=None),
-            options=Options(store="s3://parked", endpoint="orders", retry_seconds=0, parts=parts),
+            options=options,
             delay_start_ms=self.clock.now_ms(),
         )
-        staged, before = None, NOTHING_SENT
-        if receipts is not None:
-            staged, before = receipts.staging(ATTEMPT), receipts.load()
-        more: dict[str, Any] = {"sent_before": before, "open_wheel": self.wheel}
-        return Bulk(rows, self.run, self.queues, name, staged, **more)
+        job, this = self.job(), Attempt(self.run.stamp, part, 0, attempt)
+        staged = None if receipts is None else receipts.staging(ATTEMPT)
+        before = sent_before(receipts, job, options, this)
+        more = f"{part}x{attempt}", staged, None, before
+        return Bulk(rows, job, self.queues, *more)
 
     def task(
         self,
         batches: Sequence[pa.RecordBatch],
         receipts: Receipts | None = None,
-        *,
-        part: int = 0,
-        parts: int = 1,
-        attempt: int = 1,
+        **which: int,
     ) -> Task:
         """One attempt, run to its end."""
-        bulk = self.bulk(receipts, f"{part}x{attempt}", parts)
-        given: dict[str, Any] = {
-            "rows": bulk.rows,
-            "sender": bulk.sender,
-            "sent_before": bulk.sent_before,
-        }
+        bulk = self.bulk(receipts, **which)
+        given: dict[str, Any] = {"rows": bulk.rows, "sender": bulk.sender, "before": bulk.before}
         task = Task(**given, clock=self.clock, bulk=bulk)
         self.rejected = [each for batch in task.send(batches) for each in batch.to_pylist()]
         return task
 
-    def publish(self, *tasks: Task, slept: list[float] | None = None) -> int:
+    def publish(self, *tasks: Task, slept: list[float] | None = None) -> None:
         """What the job's driver does when Spark has committed these; patient where it is to sleep."""
         staged = [task.staged for task in tasks if task.staged is not None]
         retry, slept = (0, []) if slept is None else (60, slept)
         options = Options(store="s3://parked", parts=len(tasks), retry_seconds=retry)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(stored_job, "wheel_of", self.wheel)
+            patch.setattr(stored_job, "bucket_of", self.bucket)
             patch.setattr("time.sleep", slept.append)
-            return stored_job.published(staged, options) if staged else 0
+            if staged:
+                stored_job.published(staged, options)
 
     def give_up(self, task: Task) -> bool:
         """What the job's driver does when Spark has given it up; False where it was published."""
         assert task.staged is not None
-        job = Job(self.wheel("", task.staged.endpoint), task.staged.run)
-        return job.abort([task.staged])
+        return Job("s3://parked", task.staged.run, self.bucket()).abort([task.staged])
 
     def store(self, endpoint: str = "orders", s3: InMemoryS3 | None = None) -> S3Store:
         client: Any = s3 or self.s3

@@ -87,13 +87,14 @@ def test_a_year_of_due_times_is_an_object_a_slot(
     assert firsts == sorted(firsts)
 
 
+@pytest.mark.parametrize("left", [20, 0])
 def test_an_unreadable_object_is_passed_over_and_stays(
-    store: S3Store, s3: InMemoryS3, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    store: S3Store, s3: InMemoryS3, clock: ManualClock, caplog: pytest.LogCaptureFixture, left: int
 ) -> None:
-    """Half of an upload, or what somebody put there: told once; the others are released."""
+    """Half of an upload, nothing of it, or what somebody put there: told once; the others are released."""
     store.store([message(clock.now_ms() - 1, "broken")])
     (broken,) = objects(s3)
-    s3.objects[broken] = s3.objects[broken][:20]
+    s3.objects[broken] = s3.objects[broken][:left]
     store.store([message(clock.now_ms(), "well")])
     with pytest.raises(StoreUnavailable, match="cannot be read"):
         released(store, clock)

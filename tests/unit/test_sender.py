@@ -21,7 +21,7 @@ from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender, Route, with_header
-from sqsdelay.testing import InMemoryQueues, InMemoryStore, ManualClock
+from sqsdelay.testing import InMemoryLedger, InMemoryQueues, InMemoryStore, ManualClock
 from tests.faulty import AWAY, FaultyQueues
 
 DELAY = "orders-delay.fifo"
@@ -376,14 +376,16 @@ def test_the_route_that_is_expected_is_the_one_it_takes(
 
 
 def test_an_entry_the_service_failed_is_an_error_in_its_place(clock: ManualClock) -> None:
-    """send_many reports it, send raises it."""
-    queues = FaultyQueues(clock)
+    """send_many reports it, send raises it, and the ledger has what was sent, in a request of three."""
+    queues, ledger = FaultyQueues(clock), InMemoryLedger()
     queues.failing = {"fail": AWAY}
     queues.create_endpoint("orders")
-    sender = QueueSender(queues, SenderSettings(concurrency=1))
+    sender = QueueSender(queues, SenderSettings(concurrency=1, ledger=ledger))
     results = sender.send_many("orders", [Message("a"), Message("fail"), Message("b")])
     assert [str(result.error) for result in results] == ["None", "away", "None"]
     assert (results[1].sqs_message_id, results[1].due) == (None, results[0].due)
+    told = [(event.message_id, event.batch) for event in ledger.events]
+    assert told == [(results[0].message_id, 3), (results[2].message_id, 3)]
     with pytest.raises(errors.QueueUnavailable, match="away"):
         sender.send("orders", "fail")
 

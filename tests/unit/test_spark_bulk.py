@@ -99,7 +99,7 @@ def test_a_micro_batchs_staged_receipts_count(tmp_path: Path) -> None:
     schema = StructType().add("body", "string").add("due_at", "timestamp")
     schema.add("message_id", "string")
     receipts = Receipts(str(tmp_path), "j", batch=3)
-    report = TaskReport(stage(receipts, ATTEMPT), Counts(), receipts=True)
+    report = TaskReport(stage(receipts, ATTEMPT), Counts())
     source.streamWriter(schema, False).commit([report], 3)
     assert receipts.load().content(5) == 5
 
@@ -135,7 +135,7 @@ def test_a_job_run_again_reads_each_mark_once(
         driver.begin("j")
         each = enumerate(shared(rows, parts))
         tasks = [driver.task(batches, part=n, parts=parts) for n, batches in each]
-        assert driver.publish(*tasks) == 0
+        driver.publish(*tasks)
         return sum(t.counts.sent for t in tasks), sum(t.counts.already_sent for t in tasks)
 
     assert run_again(800, first) == (800, 0)
@@ -165,8 +165,6 @@ def test_rows_in_any_order_read_all_marks_once_in_a_process() -> None:
     driver = Driver("orders")
     driver.publish(driver.task([table([("a", DAY, "1", None, None)])]))
     driver.begin("j")
-    wheel = driver.wheel("", "orders")
-    driver.wheel = lambda *_: wheel  # type: ignore[method-assign]
     before = driver.s3.requests["GetObject"]
     rows = [table([("a", DAY, "1", None, None)])]
     counts = [driver.task(rows, part=part).counts.already_sent for part in range(5)]
@@ -201,6 +199,20 @@ def test_objects_are_full_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(dues) <= 500
 
 
+def test_endpoints_share_one_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many a task has rows for: what is gathered of all of them is as much as of one."""
+    monkeypatch.setattr(staging, "GATHERED_BYTES", 20_000)
+    monkeypatch.setattr(staging, "KEPT_BYTES", 40_000)
+    driver = Driver()
+    objects, dues = driver.bulk().objects, pa.array([driver.clock.now_ms() + DAY * 1000] * 10)
+    for wheel in [driver.wheel(f"orders-{n}") for n in range(50)]:
+        objects.add(wheel, dues, pa.array([b"x" * 1000] * 10, pa.large_binary()))
+        kept = sum(piece.nbytes for pieces in objects._slots.values() for piece in pieces)
+        assert kept <= 40_000 + 2 * 20_000
+    objects.end()
+    assert len(driver.s3.objects) == 50
+
+
 def test_an_object_that_s3_does_not_take_fails_the_task() -> None:
     """Spark tries it again; nothing is committed."""
     driver = Driver("orders")
@@ -218,14 +230,13 @@ def test_an_object_that_s3_did_not_take_fails_the_task_at_its_end(
     monkeypatch.setattr(staging, "_IN_FLIGHT", 1)
     driver, fails = Driver("orders"), iter([_refused])
     driver.s3 = driver.around(lambda name, do: next(fails, do)() if name == "PutObject" else do())
-    bulk = driver.bulk()
-    place = bulk._place("orders")
+    objects, wheel = driver.bulk().objects, driver.wheel("orders")
     for n in range(1, 7):
         dues, lines = [driver.clock.now_ms() + n * DAY * 1000], pa.array([b""], pa.large_binary())
         with suppress(StoreUnavailable):
-            place.add(pa.array(dues), lines)
+            objects.add(wheel, pa.array(dues), lines)
     with pytest.raises(StoreUnavailable, match="slow"):
-        bulk.close()
+        objects.end()
 
 
 def _refused() -> Any:

@@ -16,7 +16,7 @@ from sqsdelay.core.stored_message import as_stored
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.receipts import Mark
-from sqsdelay.spark.sink.rows import Rows, due_column, plain_rows
+from sqsdelay.spark.sink.rows import Rows, plain_rows
 from sqsdelay.stores.s3.layout import line_of
 
 NOW_MS = 1_800_000_000_000
@@ -57,7 +57,7 @@ def read(due: str, found: list[dict[str, Any]]) -> tuple[Rows, pa.RecordBatch]:
     rows = Rows(
         columns=Columns(names=frozenset(names), key="key"), options=options, delay_start_ms=NOW_MS
     )
-    return rows, pa.RecordBatch.from_arrays(columns, names=names)
+    return rows, rows.resolved(pa.RecordBatch.from_arrays(columns, names=names))
 
 
 @settings(max_examples=settings().max_examples * 3 // 5)
@@ -71,8 +71,7 @@ def test_a_plain_row_is_the_line_its_sender_would_store(
         st.lists(st.builds(_with(due), ROW, values), min_size=1, max_size=12), label="rows"
     )
     rows, batch = read(due, found)
-    dues = due_column(rows, batch)
-    plain = plain_rows(rows, batch, dues, after_ms=NOW_MS + HOUR_MS, now_ms=NOW_MS)
+    plain = plain_rows(rows, batch, after_ms=NOW_MS + HOUR_MS, now_ms=NOW_MS)
     if plain is None:
         return
     sent = list(rows.read(batch))
@@ -103,7 +102,7 @@ def test_ordinary_rows_are_plain() -> None:
         "key": None, "message_group_id": None, "due_at": (NOW_MS + 2 * HOUR_MS) * 1000,
     }  # fmt: skip
     rows, batch = read("due_at", [row, dict(row, message_id=None, key=3)])
-    plain = plain_rows(rows, batch, due_column(rows, batch), after_ms=NOW_MS, now_ms=NOW_MS)
+    plain = plain_rows(rows, batch, after_ms=NOW_MS, now_ms=NOW_MS)
     assert plain is not None
     assert plain.positions.to_pylist() == [0, 1]
     (first, _) = plain.lines("orders").to_pylist()

@@ -33,7 +33,7 @@ def read(columns: dict[str, Any], key: str | None = None, **options: str) -> lis
     )
     return [
         str(message) if isinstance(message, SqsDelayError) else (endpoint, message)
-        for endpoint, message in rows.read(batch)
+        for endpoint, message in rows.read(rows.resolved(batch))
     ]
 
 
@@ -128,7 +128,7 @@ def test_names_of_columns_have_no_case() -> None:
         names=frozenset({"body", "message_id", "delay_seconds"}), key=None, spelled=names
     )
     rows = Rows(columns=columns, options=Options(endpoint="o"), delay_start_ms=NOW_MS)
-    ((_, message),) = rows.read(batch)
+    ((_, message),) = rows.read(rows.resolved(batch))
     assert isinstance(message, Message)
     assert (message.body, message.message_id) == ("x", "m")
 
@@ -146,7 +146,7 @@ def test_what_is_past_is_rejected_where_that_was_asked_for() -> None:
         rows = Rows(
             columns=columns, options=options, delay_start_ms=0, refused_before_ms=refused_before
         )
-        (_, first), (_, second) = rows.read(batch)
+        (_, first), (_, second) = rows.read(rows.resolved(batch))
         assert isinstance(second, Message)
         assert ("was 1.5 s past" in str(first)) == late
 

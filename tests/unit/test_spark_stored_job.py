@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import tracemalloc
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -19,8 +22,8 @@ from sqsdelay.spark.sink import stored_job
 from sqsdelay.spark.sink.job import Sink
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.run import JOB_SECONDS, Attempt, TaskReport
-from sqsdelay.spark.sink.stored_job import Job
-from sqsdelay.stores.s3.layout import parse
+from sqsdelay.stores.s3.layout import new_batch, parse
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.staging_driver import DAY, Driver, table
 
 
@@ -39,9 +42,9 @@ def pending(driver: Driver) -> list[str]:
 
 
 def ran(driver: Driver, batches: list[pa.RecordBatch], job: str | None = "j") -> None:
-    """Once, and it stores something."""
+    """Begin to end, once."""
     driver.begin(job)
-    assert driver.publish(driver.task(batches)) == 0
+    driver.publish(driver.task(batches))
 
 
 def staged(driver: Driver) -> list[str]:
@@ -68,7 +71,7 @@ def test_only_what_the_committed_attempts_staged_counts(driver: Driver) -> None:
     driver.task(rows("1", "2"), attempt=3)
     second = driver.task(rows("3"), part=1)
     assert pending(driver) == []
-    assert driver.publish(first, second) == 0
+    driver.publish(first, second)
     assert pending(driver) == ["1", "2", "3"]
     assert released(driver) == ["1", "2", "3"]
     assert staged(driver) == []
@@ -89,7 +92,7 @@ def test_other_jobs_do_not_know(driver: Driver) -> None:
 
 
 def test_two_runs_at_once_with_one_name(driver: Driver) -> None:
-    """Of the same messages one run's count; of others the later run is told to begin anew."""
+    """One run's messages count; a later one, be it of the same messages, is told to begin anew."""
 
     def begun() -> Iterator[Any]:
         for ids in (("1", "2"), ("1", "2"), ("2", "3")):
@@ -97,12 +100,38 @@ def test_two_runs_at_once_with_one_name(driver: Driver) -> None:
             yield driver.task(rows(*ids))
 
     one, same, other = begun()
-    assert driver.publish(one) == 0
-    assert driver.publish(same) == 2
-    with pytest.raises(StoreUnavailable, match="at the same time; none of this run's"):
-        driver.publish(other)
+    driver.publish(one)
+    for later in (same, other):
+        with pytest.raises(StoreUnavailable, match="at the same time; none of this run's"):
+            driver.publish(later)
     ran(driver, rows("2", "3"))
     assert released(driver) == ["1", "2", "3"]
+
+
+def test_two_dozen_runs_at_once_with_one_name(driver: Driver) -> None:
+    """Of those that commit together one counts, and the others are told; run again, each stores its own."""
+    ids = [f"m{n}" for n in range(24)]
+    tasks, told = [], list[str]()
+    for each in ids:
+        driver.begin("j")
+        tasks.append(driver.task(rows("all", each)))
+    together = threading.Barrier(len(tasks))
+
+    def publish(task: Any) -> None:
+        options = Options(store="s3://parked", retry_seconds=0)
+        together.wait(PATIENCE_SECONDS)
+        with suppress(StoreUnavailable):
+            stored_job.published([task.staged], options)
+            told.append(task)
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(len(tasks)) as pool:
+        patch.setattr(stored_job, "bucket_of", driver.bucket)
+        list(pool.map(publish, tasks))
+    assert len(told) == 1
+    assert len(pending(driver)) == 2
+    for each in ids:
+        ran(driver, rows("all", each))
+    assert pending(driver) == sorted([*ids, "all"])
 
 
 def test_a_job_that_took_too_long_is_told(driver: Driver) -> None:
@@ -126,7 +155,7 @@ def test_a_commit_at_the_last_moment_counts_for_all(driver: Driver) -> None:
 
     def late(name: str, call: Callable[[], Any]) -> Any:
         if name == "PutObject" and (publish := next(commits, None)) is not None:
-            assert publish(task) == 0
+            publish(task)
         return call()
 
     found = driver.store(s3=driver.around(late)).pending(10)
@@ -150,7 +179,7 @@ def test_what_a_failed_job_has_staged_goes(driver: Driver) -> None:
 def test_what_does_not_count_hides_nothing_behind_it(driver: Driver) -> None:
     """An attempt's leftovers in the first slot, a year of committed messages behind it: a dispatcher that
     sweeps finds only the former, and forgets no decision."""
-    wheel, task = driver.wheel("", "orders"), driver.task(rows("1"))
+    wheel, task = driver.wheel("orders"), driver.task(rows("1"))
     (key,) = staged(driver)
     name, _ = parse(key.removeprefix("orders/v1/")) or pytest.fail("no name")
     tomorrow_ms = driver.clock.now_ms() + DAY * 1000
@@ -184,6 +213,22 @@ def test_a_job_is_forgotten_when_nothing_of_it_waits(driver: Driver, job: str | 
     assert [key for key in swept(driver, "orders") if key.endswith("record.json")]
     assert released(driver, "bills") == SIX[1::2]
     assert swept(driver, "orders", "bills") == []
+
+
+def test_a_sweep_goes_on_while_there_is_time(driver: Driver) -> None:
+    """However much many large jobs, and many small batches, have left: all that is old goes, in one sweep."""
+    for n in range(30):
+        driver.begin(f"j{n}")
+        job = driver.job()
+        for part in range(100):
+            job.mark(f"{part}x1", array("q"), array("q"))
+    last_ms = driver.clock.now_ms() + 1000
+    for _ in range(3_000):
+        driver.s3.objects[f"orders/decided/{new_batch(last_ms, last_ms - 1000)}"] = b"{}"
+    driver.clock.advance(2 * DAY)
+    with driver.store().claim(1, due_by_ms=driver.clock.now_ms()):
+        pass
+    assert list(driver.s3.objects) == []
 
 
 @pytest.mark.parametrize("step", range(3))
@@ -237,19 +282,20 @@ def test_what_cannot_be_read_counts_when_it_is_restored(driver: Driver) -> None:
     assert pending(driver) == ["1", "2"]
 
 
-def test_a_job_of_another_version_is_refused(driver: Driver) -> None:
-    """In one line, before anything is staged: what its marks mean is not known."""
+def test_a_job_of_another_version_is_refused(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one line, before a task begins, though rows name their endpoints: its marks are not known."""
     driver.publish(driver.task(rows("1")))
     (record,) = [key for key in driver.s3.objects if key.endswith("record.json")]
     found = driver.s3.objects[record]
     driver.begin("j")
-    job = Job(driver.wheel("", "orders"), driver.run)
     told = "another sqsdelay has run this job: "
-    driver.s3.objects[f"orders/{record[1:]}"] = b"{}"
-    with pytest.raises(SchemaMismatch, match=f"{told}.*has no version"):
-        job.check()
+    monkeypatch.setattr(stored_job, "bucket_of", driver.bucket)
+    options = Options(store="s3://parked", job="j", retry_seconds=0, region="us-east-1")
+    sink = Sink(options=options, columns=Columns(names=frozenset(), key=None))
     driver.s3.objects[record] = found.replace(b'"version": 1', b'"version": 2')
-    for refused in (job.check, lambda: driver.task(rows("2"))):
+    for refused in (sink.begin, lambda: driver.task(rows("2"))):
         with pytest.raises(SchemaMismatch, match=f"{told}.*has version 2, .*name another job"):
             refused()
     driver.s3.objects[record] = b"{"
@@ -280,7 +326,7 @@ def test_a_burst_of_refusals_at_the_end_throws_nothing_away(
     """The record is written again for as long as a task writes its objects again."""
     task, slept = driver.task(rows("1")), list[float]()
     refused(driver, monkeypatch, 20)
-    assert driver.publish(task, slept=slept) == 0
+    driver.publish(task, slept=slept)
     assert len(slept) == 20
     assert pending(driver) == ["1"]
 
@@ -295,12 +341,12 @@ def test_many_tasks_are_committed(
     report = TaskReport(Attempt("w" * 32), task.counts.reported(), staged=task.staged)
     options = Options(store="s3://parked", endpoint="orders", parts=tasks)
     sink = Sink(options=options, columns=Columns(names=frozenset(), key=None))
-    monkeypatch.setattr(stored_job, "wheel_of", driver.wheel)
+    monkeypatch.setattr(stored_job, "bucket_of", driver.bucket)
     tracemalloc.start()
     try:
         reports = [pickle.loads(pickle.dumps(report)) for _ in range(tasks)]
         for number, each in enumerate(reports[1:], 1):
-            each.staged = replace(task.staged, attempt=f"{number}x{number}", messages=0)
+            each.staged = replace(task.staged, attempt=f"{number}x{number}")
         sink.commit(reports)
         _, most = tracemalloc.get_traced_memory()
     finally:
@@ -324,7 +370,7 @@ def test_a_report_is_small_however_many_endpoints(number: int, job: str | None, 
         task = driver.task(batches)
         task.counts.count_rejected(StoreUnavailable("x" * 1000))
         attempt = Attempt("w" * 32, 123_456, 3, 10**9, 10**13)
-        report = TaskReport(attempt, task.counts.reported(), "x" * 48, task.staged, True)
+        report = TaskReport(attempt, task.counts.reported(), "x" * 48, task.staged)
         assert len(pickle.dumps(report)) < 1024
         if fails:
             (left,) = [key for key in driver.s3.objects if ".others" in key]
@@ -332,7 +378,7 @@ def test_a_report_is_small_however_many_endpoints(number: int, job: str | None, 
             with pytest.raises(StoreUnavailable, match="is gone; run the job again"):
                 driver.publish(task)
         else:
-            assert driver.publish(task) == 0
+            driver.publish(task)
         pending = Counter(name for name in names for _ in driver.pending(name))
         assert pending == ({} if fails else dict.fromkeys(names, 1))
 
@@ -360,7 +406,7 @@ def test_one_decision_for_all_endpoints(
     with monkeypatch.context() as patch:
         refused(driver, patch, 1000, written=written)
         if written:
-            assert driver.publish(task, slept=[]) == 0
+            driver.publish(task, slept=[])
         else:
             with pytest.raises(StoreUnavailable):
                 driver.publish(task)
@@ -399,6 +445,5 @@ def test_killed_at_any_step_of_a_commit(
     assert both(driver) in ([], SIX)
     driver.clock.advance(2 * DAY)
     assert both(driver) in ([], SIX)
-    driver.begin("j")
-    driver.publish(driver.task(batches))
+    ran(driver, batches)
     assert both(driver) == SIX

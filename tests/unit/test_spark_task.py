@@ -29,7 +29,7 @@ from sqsdelay.spark.sink import worker
 from sqsdelay.spark.sink.data_source import BatchWriter
 from sqsdelay.spark.sink.job import Sink
 from sqsdelay.spark.sink.options import Columns, Options
-from sqsdelay.spark.sink.receipts import Mark, Receipts, SeenIds, SentBefore
+from sqsdelay.spark.sink.receipts import Before, Mark, Receipts, SeenIds, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Attempt, Run, TaskReport
 from sqsdelay.spark.sink.task import Task
@@ -146,7 +146,7 @@ def test_a_job_that_is_run_again_sends_only_the_rest(tmp_path: Path) -> None:
     assert list(first.send([of_ids(["a", "b"], ["x", "y"])])) == []
     cut_off = tmp_path / "a%2Fjob/parts=1/part=0/part-w-00001-1.parquet"
     cut_off.write_bytes(b"PAR1 killed")
-    second = one_task(clock, sent_before=receipts.load())
+    second = one_task(clock, before=Before(sent=receipts.load()))
     (kept,) = second.send([of_ids(["a", "b", "c"], ["x", "other", "z"])])
     assert (second.counts.sent, second.counts.already_sent) == (1, 1)
     assert "an earlier run of this job" in kept.column("reason")[0].as_py()
@@ -275,7 +275,7 @@ def test_a_micro_batch_that_is_run_again_keeps_and_reads_its_receipts(tmp_path: 
     found = []
     for began_ms in (1000, 1000, 2000):
         attempt = Attempt("j-7", began_ms=began_ms)
-        found.append(len(sent_before(receipts, options, attempt).ids))
+        found.append(len(sent_before(receipts, None, options, attempt).sent.ids))
         writer = receipts.writer(attempt)
         writer.add("orders", f"m{began_ms}", None, "delay-queue", Mark(began_ms, 7))
         writer.close()
@@ -319,7 +319,7 @@ def test_a_report_is_small_whatever_was_sent() -> None:
     ids[1::1000] = [f"{n}" * 1000 for n in range(17)]
     kept = sum(batch.num_rows for batch in task.send([of_ids(ids, bodies)]))
     attempt = Attempt("w" * 200, 123_456, 3, 10**9, 10**13)
-    report = TaskReport(attempt, task.counts.reported(), rejects="x" * 250, receipts=True)
+    report = TaskReport(attempt, task.counts.reported(), rejects="x" * 250)
     assert kept == task.counts.rejected == 34
     assert len(pickle.dumps(report)) < 1024
 

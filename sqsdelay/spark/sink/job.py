@@ -14,7 +14,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Route
 from sqsdelay.errors import InvalidSetting, NotAllSent
 from sqsdelay.spark.session import file_name, opened
 from sqsdelay.spark.sink.options import Columns, Options
@@ -53,7 +52,7 @@ class Sink:
         need not reach the store: there the tasks find out. Raises ConfigurationError, QueueMissing,
         QueueUnavailable, InvalidEndpoint."""
         from sqsdelay.spark.sink.receipts import Receipts
-        from sqsdelay.spark.sink.stored_job import Job, wheel_of
+        from sqsdelay.spark.sink.stored_job import Job, bucket_of
         from sqsdelay.spark.sink.worker import check_store, sender_client
 
         options = self.options
@@ -62,12 +61,15 @@ class Sink:
         if options.summary is not None:
             opened(options.summary, "summary")
         run = run_of(options, planned_ms(options, sender_client(options)))
-        asked = options.store is not None and not (options.plan or on_client)
-        if asked and options.endpoint is not None:
-            url, name = str(options.store), Endpoint.parse(options.endpoint).name
+        if options.store is not None and not (options.plan or on_client):
+            url = options.store
+            name = None if options.endpoint is None else Endpoint.parse(options.endpoint).name
             if options.stages:
-                insist(lambda: Job(wheel_of(url, name), run).check(), options.retry_seconds)
-            else:
+                job = Job(url, run, bucket_of(url))
+                insist(job.record, options.retry_seconds)
+                if name is not None:
+                    insist(lambda: job.wheel(name), options.retry_seconds)
+            elif name is not None:
                 check_store(options, name)
         if options.receipts is None:
             return run
@@ -89,8 +91,7 @@ class Sink:
         task, before = task_of(rows, attempt, run), pace().refusals
         kept = self._keep(task.send(batches), attempt)
         task.counts.throttled = pace().refusals - before
-        noted = task.bulk is not None and task.bulk.noted
-        return TaskReport(attempt, task.counts.reported(), kept, task.staged, noted)
+        return TaskReport(attempt, task.counts.reported(), kept, task.staged)
 
     def _keep(self, rejected: Iterator[pa.RecordBatch], attempt: Attempt) -> str:
         """Write them; the name that they are to have, empty if there are none."""
@@ -118,12 +119,9 @@ class Sink:
         if staged := [report.staged for report in done if report.staged]:
             from sqsdelay.spark.sink.stored_job import published
 
-            if already := published(staged, options):
-                counts.routes[str(Route.STORE)] -= already
-                counts.already_sent += already
+            published(staged, options)
         if receipts := self._staged_receipts():
-            noted = [report.attempt for report in done if report.receipts]
-            receipts.publish(noted, options.parts)
+            receipts.publish([report.attempt for report in done], options.parts)
             receipts.drop(write_ids)
         lost = counts.rejected and options.rejects is None and not options.plan
         self._summarise(reports, counts, committed=not lost)

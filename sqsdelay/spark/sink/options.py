@@ -139,7 +139,7 @@ def _whole(name: str, text: str, least: int) -> int:
 
 
 _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
-_TEXTS: Final = (
+TEXTS: Final = (
     "body",
     "endpoint",
     "message_id",
@@ -147,9 +147,9 @@ _TEXTS: Final = (
     "message_deduplication_id",
     "_corrupt_record",
 )
-COLUMNS: Final = (*_TEXTS[:-1], "delay_seconds", "due_at", "attributes")
+COLUMNS: Final = (*TEXTS[:-1], "delay_seconds", "due_at", "attributes")
 _TYPES: Final[Mapping[str, tuple[Sequence[str], str]]] = {
-    **dict.fromkeys(_TEXTS, (("string",), "string")),
+    **dict.fromkeys(TEXTS, (("string",), "string")),
     "delay_seconds": ((*_INTEGERS, "float", "double"), "a number of seconds (bigint or double)"),
     "due_at": (("timestamp",), "timestamp"),
     "attributes": (("map<string,string>",), "map<string,string>"),

@@ -105,6 +105,23 @@ class SentBefore:
 NOTHING_SENT: Final = SentBefore()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Before:
+    """What earlier runs of a job have ``sent``, by their receipts, and ``stored``, by the job's record in an
+    S3 store; and a digest of the runs that were ``known`` there."""
+
+    sent: SentBefore = NOTHING_SENT
+    stored: SentBefore = NOTHING_SENT
+    known: str = ""
+
+    def contents(self, ids: Sequence[int]) -> list[int | None]:
+        """The contents that came under these ids; None where none did."""
+        if not (self.sent.ids or self.stored.ids):
+            return [None] * len(ids)
+        found = ((self.stored.content(each), self.sent.content(each)) for each in ids)
+        return [sent if stored is None else stored for stored, sent in found]
+
+
 def _numbers(column: pa.Int64Array) -> array[int]:
     found = array("q")
     found.frombytes(memoryview(column.buffers()[1] or b"")[: 8 * len(column)])
@@ -201,7 +218,10 @@ class Receipts(AttemptFiles):
 
     def publish(self, attempts: Iterable[Attempt], parts: int = 1) -> None:
         """Let what these attempts have staged count."""
-        self.move({self.hidden(each): self._part(each, parts, "-staged") for each in attempts})
+        names = {self.hidden(each): self._part(each, parts, "-staged") for each in attempts}
+        folders = {hidden.rpartition("/")[0] for hidden in names}
+        there = {info.base_name for folder in folders for info in self._listed(folder)}
+        self.move({h: name for h, name in names.items() if h.rpartition("/")[2] in there})
 
     def _part(self, attempt: Attempt, parts: int, staged: str = "") -> str:
         folder = f"{self.root}/parts={parts}/part={attempt.partition % parts}"
@@ -261,7 +281,7 @@ class ReceiptsWriter:
         self._flushed_at = monotonic()
         self._rows: list[tuple[Any, ...]] = []
         self._pieces: list[str] = []
-        self.wrote = False
+        self._wrote = False
 
     def add(
         self, endpoint: str, message_id: str | None, due_at: datetime | None, route: str, mark: Mark
@@ -269,23 +289,19 @@ class ReceiptsWriter:
         """Note a message that was taken."""
         self._rows.append((message_id, endpoint, route, due_at, *mark))
 
-    def flush(self) -> None:
-        """Write what was noted, if a second has passed since the last time."""
-        if self._rows and self._monotonic() - self._flushed_at >= _FLUSH_SECONDS:
-            self._write_piece()
-            self._flushed_at = self._monotonic()
-
-    def _write_piece(self) -> None:
-        piece = f"{self._path.removesuffix('.parquet')}-{len(self._pieces):05d}.parquet"
-        self._write(self._noted(), piece)
-        self._pieces.append(piece)
-        self._rows = []
+    def flush(self, *, after_seconds: float = _FLUSH_SECONDS) -> None:
+        """Write what was noted, if so many seconds have passed since the last time."""
+        if self._rows and self._monotonic() - self._flushed_at >= after_seconds:
+            piece = f"{self._path.removesuffix('.parquet')}-{len(self._pieces):05d}.parquet"
+            self._write(self._noted(), piece)
+            self._pieces.append(piece)
+            self._rows, self._flushed_at = [], self._monotonic()
 
     def close(self) -> None:
         """Write the rest, and make one file of all."""
-        if self._rows and self._pieces:
+        if self._pieces:
             # Before others are read: what was sent counts, even if that fails.
-            self._write_piece()
+            self.flush(after_seconds=0)
         tables = [pq.read_table(piece, filesystem=self._system) for piece in self._pieces]
         if self._rows:
             tables = [self._noted()]
@@ -303,8 +319,8 @@ class ReceiptsWriter:
     def _write(self, table: pa.Table, path: str) -> None:
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink)
-        if not self.wrote:
+        if not self._wrote:
             self._system.create_dir(path.rpartition("/")[0])
         with self._system.open_output_stream(path) as stream:
             stream.write(sink.getvalue())
-        self.wrote = True
+        self._wrote = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -20,10 +20,14 @@ from sqsdelay.core.delay import DueTime, delay_ms, due_at_ms, utc
 from sqsdelay.core.limits import MAX_ATTRIBUTE_NAME_CHARS, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
 from sqsdelay.core.message import DELAY_SECONDS, Message
 from sqsdelay.errors import InvalidDelay, InvalidMessage, SqsDelayError
-from sqsdelay.spark.sink.options import Columns, Options
+from sqsdelay.spark.sink.options import TEXTS, Columns, Options
 from sqsdelay.spark.sink.receipts import Mark, number
 
 _MICROSECONDS_PER_MS: Final = 1000
+_KINDS: Final = dict.fromkeys(TEXTS, pa.string()) | {
+    "attributes": pa.map_(pa.string(), pa.string())
+}
+"""Of columns that a table need not have."""
 
 
 def derived_id(job: str, key: str | int) -> str:
@@ -53,30 +57,35 @@ class Rows:
         return Mark(number(str(message.message_id).encode()), content)
 
     @property
+    def delays(self) -> bool:
+        """Whether rows have delays, not due times."""
+        return self.columns.has("delay_seconds")
+
+    @property
     def since_ms(self) -> int:
         """What due times in marks count from: without receipts, a delay counts from another instant when
         the job is run again."""
-        return self.delay_start_ms if self.columns.has("delay_seconds") else 0
+        return self.delay_start_ms if self.delays else 0
+
+    def resolved(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows under our own names of their columns; those that the table has not are NULL."""
+        columns = [self.columns.spelled.get(name, name) for name in batch.schema.names]
+        found = dict(zip(columns, batch.columns, strict=True))
+        missing = {n: pa.nulls(len(batch), kind) for n, kind in _KINDS.items() if n not in found}
+        return pa.RecordBatch.from_pydict(found | missing)
 
     def read(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Message | SqsDelayError]]:
-        """Each row's endpoint and message, or why there is none."""
-        batch, key = spelled(batch, self.columns.spelled), self.columns.key
-        names = (
-            "body",
-            "message_id",
-            key,
-            "endpoint",
-            "message_group_id",
-            "message_deduplication_id",
-            "attributes",
-        )
-        given = zip(*(self._column(batch, name) for name in names), self._dues(batch), strict=True)
-        unread = self._column(batch, "_corrupt_record")
-        for row, (body, own_id, key, named, group, deduplication, texts, due) in enumerate(given):
+        """Each row's endpoint and message, or why there is none; of `resolved` rows."""
+        names = (*_KINDS, self.columns.key or "message_id")
+        dues = batch.column("delay_seconds" if self.delays else "due_at")
+        # Of due times, microseconds since the epoch: an instant, whatever the session's time zone.
+        dues = dues if self.delays else dues.cast(pa.int64())
+        given = zip(*(c.to_pylist() for c in (*map(batch.column, names), dues)), strict=True)
+        for row, (body, named, own_id, *fifo, unread, texts, key, due) in enumerate(given):
             endpoint = named or self.options.endpoint
             try:
-                if unread[row] is not None:
-                    raise InvalidMessage(f"{self._unread(batch, row)}: {unread[row]}")
+                if unread is not None:
+                    raise InvalidMessage(f"{self._unread(batch, row)}: {unread}")
                 if endpoint is None:
                     raise InvalidMessage("endpoint is NULL, and option endpoint is not given")
                 if body is None:
@@ -85,32 +94,21 @@ class Rows:
                     body,
                     due_at=utc(self._due_ms(due)),
                     attributes=dict(texts or ()),
-                    message_id=self._message_id(own_id, key),
-                    message_group_id=group,
-                    message_deduplication_id=deduplication,
+                    message_id=self._derived(key) if own_id is None else own_id,
+                    message_group_id=fifo[0],
+                    message_deduplication_id=fifo[1],
                 )
             except SqsDelayError as error:
                 yield endpoint or "", error
             else:
                 yield endpoint, message
 
-    def _column(self, batch: pa.RecordBatch, name: str | None) -> list[Any]:
-        if name is None or not self.columns.has(name):
-            return [None] * batch.num_rows
-        return list(batch.column(name).to_pylist())
-
-    def _dues(self, batch: pa.RecordBatch) -> list[Any]:
-        if self.columns.has("delay_seconds"):
-            return self._column(batch, "delay_seconds")
-        # Microseconds since the epoch: an instant, whatever the session's time zone.
-        return list(batch.column("due_at").cast(pa.int64()).to_pylist())
-
     def _due_ms(self, value: int | float | None) -> int:
         """When a row is due, rounded up to a millisecond; a past one is 0 at the least."""
         if value is None:
-            name = "delay_seconds" if self.columns.has("delay_seconds") else "due_at"
+            name = "delay_seconds" if self.delays else "due_at"
             raise InvalidDelay(f"{name} is NULL; say when the message is due")
-        if self.columns.has("delay_seconds"):
+        if self.delays:
             due = DueTime(delay_ms=delay_ms(value))
         else:
             due = DueTime(at_ms=max(0, -(-int(value) // _MICROSECONDS_PER_MS)))
@@ -125,27 +123,18 @@ class Rows:
 
     def _unread(self, batch: pa.RecordBatch, row: int) -> str:
         """Which columns of a line Spark could not read: those of a type that are not text."""
-        typed = [
-            name for name in ("delay_seconds", "due_at", "attributes") if self.columns.has(name)
-        ]
+        typed = [n for n in ("delay_seconds", "due_at", "attributes") if self.columns.has(n)]
         missing = [name for name in typed if batch.column(name)[row].as_py() is None]
-        if self._column(batch.slice(row, 1), "body")[0] is None or not missing:
+        if batch.column("body")[row].as_py() is None or not missing:
             return "Spark could not read this line"
         return f"Spark could not read {' and '.join(missing)} of this line"
 
-    def _message_id(self, message_id: str | None, key: str | int | None) -> str:
-        if message_id is not None:
-            return message_id
+    def _derived(self, key: str | int | None) -> str:
         if self.columns.key is None:
             raise InvalidMessage("message_id is NULL, and there is no key to derive one from")
         if key is None:
             raise InvalidMessage(f"{self.columns.key} is NULL; a message id is derived from it")
         return derived_id(str(self.options.job), key)
-
-
-def spelled(batch: pa.RecordBatch, names: Mapping[str, str]) -> pa.RecordBatch:
-    """A batch under our own names of its columns."""
-    return batch.rename_columns([names.get(n, n) for n in batch.schema.names]) if names else batch
 
 
 OUR_BYTES: Final = 1024
@@ -160,7 +149,6 @@ _CLOCKS_APART_SECONDS: Final = 86_400
 # In RE2's spelling what `sqsdelay.core.limits` has in Python's.
 _ID: Final = r"^[!-~]{1,128}$"
 _FORBIDDEN: Final = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x{fffe}\x{ffff}]"
-_FORBIDDEN_BYTES: Final = bytes({*range(32)} - {*b"\t\n\r"})
 _NAME: Final = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
 _NOT_THEIRS: Final = r"^((?i)aws\.|(?i)amazon\.|sqsdelay\.)"
 _PLAIN_VALUE: Final = r"^[ -~]+$"
@@ -175,7 +163,7 @@ class Plain:
     ids: pa.StringArray
     dues: pa.Int64Array
     bodies: pa.StringArray
-    attributes: pa.MapArray | pa.NullArray
+    attributes: pa.MapArray
     headers: pa.StringArray
     endpoints: pa.StringArray
     sizes: pa.Int64Array
@@ -206,34 +194,26 @@ class Plain:
         return list(map(number, ids)), list(map(number, contents))
 
 
-def due_column(rows: Rows, batch: pa.RecordBatch) -> pa.Int64Array:
+def _dues(rows: Rows, batch: pa.RecordBatch) -> pa.Int64Array:
     """When rows are due, epoch milliseconds; NULL where that takes a closer look."""
-    if rows.columns.has("delay_seconds"):
-        most = rows.options.max_delay_seconds
-        delays = batch.column("delay_seconds")
-        if pa.types.is_floating(delays.type):
-            delays = delays.cast(pa.float64())
-            fits = pc.and_(pc.greater_equal(delays, 0.0), pc.less_equal(delays, float(most)))
-            ms = pc.ceil(pc.multiply(pc.if_else(fits, delays, None), 1000.0)).cast(pa.int64())
-        else:
-            delays = delays.cast(pa.int64())
-            fits = pc.and_(pc.greater_equal(delays, 0), pc.less_equal(delays, most))
-            ms = pc.multiply(pc.if_else(fits, delays, None), 1000)
+    if rows.delays:
+        most = float(rows.options.max_delay_seconds)
+        delays = batch.column("delay_seconds").cast(pa.float64(), safe=False)
+        fits = pc.and_(pc.greater_equal(delays, 0.0), pc.less_equal(delays, most))
+        ms = pc.ceil(pc.multiply(pc.if_else(fits, delays, None), 1000.0)).cast(pa.int64())
         return pc.add(ms, rows.delay_start_ms)
     micros = batch.column("due_at").cast(pa.int64())
     later = pc.if_else(pc.greater(micros, 0), micros, None)
     return pc.divide(pc.add(later, 999), 1000)
 
 
-def plain_rows(
-    rows: Rows, batch: pa.RecordBatch, dues: pa.Int64Array, *, after_ms: int, now_ms: int
-) -> Plain | None:
-    """The rows of a batch that are plain and due later than ``after_ms``; None for none."""
+def plain_rows(rows: Rows, batch: pa.RecordBatch, *, after_ms: int, now_ms: int) -> Plain | None:
+    """The `resolved` rows of a batch that are plain and due later than ``after_ms``; None for none."""
+    dues = _dues(rows, batch)
     before_ms = now_ms + (rows.options.max_delay_seconds - _CLOCKS_APART_SECONDS) * 1000
     far = pc.and_(pc.greater(dues, after_ms), pc.less(dues, before_ms))
     for name in ("_corrupt_record", "message_group_id", "message_deduplication_id"):
-        if rows.columns.has(name):
-            far = pc.and_(far, pc.is_null(batch.column(name)))
+        far = pc.and_(far, pc.is_null(batch.column(name)))
     positions = pc.indices_nonzero(pc.fill_null(far, False)).cast(pa.int64())
     if not len(positions):
         return None
@@ -242,20 +222,16 @@ def plain_rows(
         bodies = _texts(part.column("body"))
         endpoints = _endpoints(rows, part)
         ids = _ids(rows, part)
-        headers, fits = _headers(rows, part)
+        headers, fits = _headers(part.column("attributes"))
     except pa.ArrowInvalid:  # Text that is none.
         return None
     size = pc.add(pc.binary_length(bodies), pc.binary_length(headers))
     fits = pc.and_(fits, pc.greater(pc.binary_length(bodies), 0))
     fits = pc.and_(fits, pc.less(size, MAX_MESSAGE_BYTES - OUR_BYTES))
-    if _may_be_forbidden(bodies):
-        fits = pc.and_(fits, pc.invert(pc.match_substring_regex(bodies, _FORBIDDEN)))
+    fits = pc.and_(fits, pc.invert(pc.match_substring_regex(bodies, _FORBIDDEN)))
     fits = pc.and_(fits, pc.match_substring_regex(ids, _ID))
     fits = pc.and_(fits, pc.is_valid(endpoints))
-    attributes = (
-        part.column("attributes") if rows.columns.has("attributes") else pa.nulls(len(part))
-    )
-    written = ids, dues.take(positions), bodies, attributes, headers, endpoints, size
+    written = ids, dues.take(positions), bodies, part.column("attributes"), headers, endpoints, size
     return Plain(positions, *written).where(pc.fill_null(fits, False))
 
 
@@ -264,24 +240,11 @@ def _texts(column: Any) -> Any:
     return column.cast(pa.large_binary()).cast(pa.large_string())
 
 
-def _bytes(texts: Any) -> bytes:
-    """At least those of all texts, one after the other: to look at them at once is quick."""
-    values = texts.buffers()[2]
-    return b"" if values is None else bytes(values)
-
-
-def _may_be_forbidden(texts: Any) -> bool:
-    """False where no text holds a character that SQS does not take."""
-    found = _bytes(texts)
-    if not found.isascii() and (b"\xef\xbf\xbe" in found or b"\xef\xbf\xbf" in found):
-        return True
-    return len(found.translate(None, _FORBIDDEN_BYTES)) < len(found)
-
-
 def _quoted(texts: Any) -> Any:
     r"""Text as JSON has it within quotes; of control characters it holds \t, \n and \r only."""
     pairs = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
-    found = _bytes(texts)
+    # All of them, one after the other, are looked at quickly.
+    found = bytes(texts.buffers()[2] or b"")
     for character, written in pairs:
         if character.encode() in found:
             texts = pc.replace_substring(texts, character, written)
@@ -294,19 +257,14 @@ def _joined(*parts: Any) -> Any:
 
 
 def _endpoints(rows: Rows, part: pa.RecordBatch) -> Any:
-    default = pa.scalar(rows.options.endpoint, pa.large_string())
-    if not rows.columns.has("endpoint"):
-        return pa.repeat(default, part.num_rows)
     named = _texts(part.column("endpoint"))
-    return pc.if_else(pc.greater(pc.fill_null(pc.binary_length(named), 0), 0), named, default)
+    given = pc.greater(pc.fill_null(pc.binary_length(named), 0), 0)
+    return pc.if_else(given, named, pa.scalar(rows.options.endpoint, pa.large_string()))
 
 
 def _ids(rows: Rows, part: pa.RecordBatch) -> Any:
     """Each row's own id, or else that of its key; NULL where it has neither."""
-    key = rows.columns.key
-    given: Any = pa.nulls(part.num_rows, pa.large_string())
-    if rows.columns.has("message_id"):
-        given = _texts(part.column("message_id"))
+    given, key = _texts(part.column("message_id")), rows.columns.key
     if key is None or not given.null_count:
         return given
     job, keys = str(rows.options.job), part.column(key).to_pylist()
@@ -314,12 +272,11 @@ def _ids(rows: Rows, part: pa.RecordBatch) -> Any:
     return pc.coalesce(given, pa.array(derived, pa.large_string()))
 
 
-def _headers(rows: Rows, part: pa.RecordBatch) -> tuple[Any, Any]:
+def _headers(maps: pa.MapArray) -> tuple[Any, Any]:
     """The headers of each row, ready for its line, and whether they are plain."""
-    none = pa.repeat(pa.scalar("", pa.large_string()), part.num_rows)
-    if not rows.columns.has("attributes"):
-        return none, pa.repeat(True, part.num_rows)
-    maps = part.column("attributes")
+    none = pa.repeat(pa.scalar("", pa.large_string()), len(maps))
+    if maps.null_count == len(maps):
+        return none, pa.repeat(True, len(maps))
     names, values = _texts(maps.keys), _texts(maps.items)
     short = pc.less_equal(pc.binary_length(names), MAX_ATTRIBUTE_NAME_CHARS)
     plain = pc.and_(pc.match_substring_regex(names, _NAME), short)
@@ -328,7 +285,7 @@ def _headers(rows: Rows, part: pa.RecordBatch) -> tuple[Any, Any]:
     plain = pc.fill_null(pc.and_(plain, pc.match_substring_regex(values, _PLAIN_VALUE)), False)
     lists = pa.LargeListArray.from_arrays(maps.offsets.cast(pa.int64()), names)
     odd = pc.unique(pc.list_parent_indices(lists).filter(pc.invert(plain)))
-    rows_of = pa.array(range(part.num_rows), pa.int64())
+    rows_of = pa.array(range(len(maps)), pa.int64())
     fits = pc.invert(pc.is_in(rows_of, odd.cast(pa.int64())))
     fits = pc.and_(fits, pc.less_equal(pc.list_value_length(lists), MAX_ATTRIBUTES - _OURS))
     # JSON within JSON: what is quoted in the headers is quoted again in the line.

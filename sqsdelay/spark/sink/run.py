@@ -189,14 +189,11 @@ def run_of(options: Options, began_ms: int) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What one attempt on a task has staged: how many messages, the sum of their marks, their latest due
-    time, a digest of the earlier batches it knew of, the first endpoint they are for, and whether the store
-    tells of ``others`` (`stored_job.Job.leave`)."""
+    """What one attempt on a task has staged: its latest due time, a digest of the earlier batches it knew of,
+    the first endpoint it is for, and whether the store tells of ``others`` (`stored_job.Job.leave`)."""
 
     run: Run
     attempt: str
-    messages: int
-    total: int
     last_ms: int
     known: str
     endpoint: str
@@ -303,12 +300,10 @@ class Counts:
 
 @dataclass
 class TaskReport(_Message):
-    """What a task tells the driver once all its rows are dealt with: below 1 kB, whatever it sent; and of
-    files that count once Spark has committed it, the name that its rejects are to have, and whether there
-    are receipts."""
+    """What a task tells the driver once all its rows are dealt with: below 1 kB, whatever it sent; and the
+    name that its file of rejects is to have once Spark has committed it."""
 
     attempt: Attempt
     counts: Counts
     rejects: str = ""
     staged: Staged | None = None
-    receipts: bool = False

@@ -19,9 +19,9 @@ import logging
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from functools import lru_cache
 from math import gcd
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from sqsdelay.core.readable import one_line
@@ -29,55 +29,54 @@ from sqsdelay.errors import StoreError, StoreUnavailable
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.run import JOB_SECONDS, JOB_VERSION, Run, Staged, check_version, insist
 from sqsdelay.stores import s3_settings_of
-from sqsdelay.stores.s3.bucket import Changed, ObjectBucket, digest
-from sqsdelay.stores.s3.layout import DEFAULT_SLOTS, RECORD, Hierarchy, job_of, times_of
+from sqsdelay.stores.s3.bucket import Batches, Changed, ObjectBucket, digest
+from sqsdelay.stores.s3.layout import DEFAULT_SLOTS, RECORD, Hierarchy, times_of
 from sqsdelay.stores.s3.wheel import Wheel
 from sqsdelay.stores.shared import VERSION
 
+if TYPE_CHECKING:
+    from sqsdelay.spark.sink.receipts import SentBefore
+
 logger = logging.getLogger(__name__)
 
-_FULL: Final = 1 << 64
 _OTHERS: Final = ".others.marks"
 
 
-def wheel_of(url: str, endpoint: str) -> Wheel:
-    """The wheel of one endpoint in the S3 store of a URL, to write to in bulk. Raises ConfigurationError,
-    StoreMissing, StoreUnavailable, SchemaMismatch."""
-    parts = urlsplit(url)
-    settings = s3_settings_of(parts)
-    bucket = ObjectBucket(parts.netloc, None, None)
-    bucket.check()
-    hierarchy = Hierarchy(settings.get("slots", DEFAULT_SLOTS))
-    wheel = Wheel(bucket, endpoint, prefix=settings["prefix"], hierarchy=hierarchy)
-    wheel.check_version()
-    return wheel
+def bucket_of(url: str) -> ObjectBucket:
+    """The bucket of an S3 store's URL."""
+    return ObjectBucket(urlsplit(url).netloc, None, None)
 
 
-@dataclass(frozen=True)
 class Job:
-    """A run of a job, and what earlier runs of it have stored; ``wheel`` is any endpoint's."""
+    """A run of a job, and what earlier runs of it have stored in the S3 store of a URL."""
 
-    wheel: Wheel = field(compare=False)
-    run: Run
+    def __init__(self, url: str, run: Run, bucket: ObjectBucket) -> None:
+        self.run = run
+        self._bucket = bucket
+        self._settings = s3_settings_of(urlsplit(url))
+        self._batches = Batches(bucket, self._settings["prefix"])
+        self._folder = self._batches.folder(run.batch)
+        self.wheel = lru_cache(maxsize=64)(self._opened)
 
-    @property
-    def _folder(self) -> str:
-        return self.wheel.batches.folder(self.run.batch)
+    def _opened(self, endpoint: str) -> Wheel:
+        """The wheel of one endpoint, to write to in bulk. Raises StoreMissing, StoreUnavailable,
+        SchemaMismatch."""
+        hierarchy = Hierarchy(self._settings.get("slots", DEFAULT_SLOTS))
+        prefix = self._settings["prefix"]
+        wheel = Wheel(self._bucket, endpoint, prefix=prefix, hierarchy=hierarchy)
+        wheel.check_version()
+        return wheel
 
-    def check(self) -> None:
-        """Raise SchemaMismatch where another sqsdelay has run the job."""
-        self._record()
-        # Where it lay before it had a version.
-        old = f"{self.wheel.prefix}jobs/{job_of(self.run.batch)}/{RECORD}"
-        if self.wheel.bucket.exists(old):
-            check_version(None, old)
+    def stored(self, part: int = 0, parts: int = 1) -> tuple[str, SentBefore]:
+        """A digest of the batches that count, and the marks of their messages, as far as they may be of task
+        ``part`` of ``parts``."""
+        import pyarrow as pa
 
-    def stored(self, part: int = 0, parts: int = 1) -> tuple[str, array[int], array[int]]:
-        """A digest of the batches that count, and the marks of their messages' ids and contents, as far as
-        they may be of task ``part`` of ``parts``."""
-        runs = {} if self.run.job is None else self._record()[1]
-        bucket, ids, contents = self.wheel.bucket, array("q"), array("q")
-        keys = [self._marks(b, a) for b, run in runs.items() for a in _shared(run, part, parts)]
+        from sqsdelay.spark.sink.receipts import SentBefore
+
+        runs = {} if self.run.job is None else self.record()[1]
+        bucket, ids, contents = self._bucket, array("q"), array("q")
+        keys = [self._beside(b, a) for b, run in runs.items() for a in _shared(run, part, parts)]
         for key, found in zip(keys, bucket.each(bucket.get, keys), strict=True):
             if found is None:
                 raise StoreUnavailable(
@@ -87,78 +86,71 @@ class Job:
             half = len(found[0]) // 2
             ids.frombytes(found[0][:half])
             contents.frombytes(found[0][half:])
-        return _known(runs), ids, contents
+        marks = SentBefore.of(pa.array(ids, pa.int64()), pa.array(contents, pa.int64()))
+        return _known(runs), marks
 
     def mark(self, attempt: str, ids: array[int], contents: array[int]) -> None:
         """Keep the marks of what an attempt has staged, if the job can be run again."""
         if self.run.job is not None:
-            key = self._marks(self.run.batch, attempt)
-            self.wheel.bucket.put(key, ids.tobytes() + contents.tobytes())
+            key = self._beside(self.run.batch, attempt)
+            self._bucket.put(key, ids.tobytes() + contents.tobytes())
 
     def leave(self, attempt: str, endpoints: Sequence[str]) -> None:
         """Note the endpoints of an attempt besides the first. A report of all would be large, and the driver
         keeps those of all tasks."""
-        self.wheel.bucket.put(self._others(attempt), json.dumps(endpoints).encode())
+        self._bucket.put(
+            self._beside(self.run.batch, attempt, _OTHERS), json.dumps(endpoints).encode()
+        )
 
     def endpoints(self, staged: Sequence[Staged]) -> list[str]:
         """All that attempts have staged for, as the store's prefixes have them. Raises StoreUnavailable."""
-        found, bucket = {each.endpoint for each in staged}, self.wheel.bucket
-        keys = [self._others(each.attempt) for each in staged if each.others]
+        found, bucket = {each.endpoint for each in staged}, self._bucket
+        left = [each.attempt for each in staged if each.others]
+        keys = [self._beside(self.run.batch, attempt, _OTHERS) for attempt in left]
         for key, kept in zip(keys, bucket.each(bucket.get, keys), strict=True):
             if kept is None:
                 raise StoreUnavailable(f"{key} is gone; run the job again")
             found.update(json.loads(kept[0]))
         return sorted(found)
 
-    def publish(self, staged: Sequence[Staged], endpoints: Sequence[str], *, parts: int) -> int:
-        """Put the run into the record: all of it counts from then on. It is given up if another run has
-        stored the very same messages meanwhile: returns how many. Raises StoreUnavailable: nothing counts."""
-        bucket, batch, key = self.wheel.bucket, self.run.batch, f"{self._folder}{RECORD}"
-        first, *more = {each.known for each in staged}
-        messages, total = sum(e.messages for e in staged), sum(e.total for e in staged) % _FULL
+    def publish(self, staged: Sequence[Staged], *, parts: int) -> None:
+        """Put the run into the record: all of it counts from then on. Raises StoreUnavailable: nothing does,
+        and the job can be run again."""
+        batch, key = self.run.batch, f"{self._folder}{RECORD}"
         told = {
             "version": JOB_VERSION,
             "attempts": sorted(each.attempt for each in staged),
-            "endpoints": endpoints,
-            "messages": messages,
-            "total": total,
+            "endpoints": self.endpoints(staged),
             "last_ms": max(each.last_ms for each in staged),
             # Rows were shared out by their ids among so many tasks, which begin their attempts' names; 1
             # where a task may have had any.
             "parts": parts,
         }
         while True:
-            record, runs, etag = self._record()
+            record, runs, etag = self.record()
             if batch in runs:  # An answer was lost.
-                return 0
-            # A record only grows at its end: what others have stored since comes after what was known.
-            counting, ends = list(runs), range(len(runs) + 1)
-            known = next((n for n in ends if _known(counting[:n]) == first), None)
-            if more or known != len(runs):
-                others = [runs[each] for each in counting[known:]]
-                stored = sum(o["messages"] for o in others), sum(o["total"] for o in others) % _FULL
-                if not more and known is not None and stored == (messages, total):
-                    self.abort(staged)
-                    return messages
+                return
+            if {each.known for each in staged} != {_known(runs)}:
                 raise StoreUnavailable(
                     f"another run of the job {self.run.job!r} has stored messages at the same time; none "
                     "of this run's is in the store: run it again, and it stores those that are missing"
                 )
             with suppress(Changed):
                 # From now on nobody gives it up and forgets that unseen, however long this stands still.
-                etag = etag or bucket.put_json(key, {"runs": {}})
-                every, late_ms = record.get("runs", {}), self.wheel.now_ms() - times_of(batch)[1]
+                etag = etag or self._bucket.put_json(key, {"runs": {}})
+                every = record.get("runs", {})
+                late_ms = self._bucket.clock.now_ms() - times_of(batch)[1]
                 # Others may have given it up by now, and in half a day forgotten that they have.
                 if batch in every or late_ms > JOB_SECONDS * 500:
                     why = f"the job took longer than {JOB_SECONDS} s and was given up; none of its messages "
                     raise StoreUnavailable(f"{why}is in the store: run it again")
                 fields = {"job": self.run.job, "runs": every | {batch: told}}
-                bucket.put_json(key, fields, over=etag)
-                return 0
+                self._bucket.put_json(key, fields, over=etag)
+                return
 
     def abort(self, staged: Sequence[Staged]) -> bool:
         """Give the run up, and delete what any of its attempts has written; False where it is published."""
-        batches, batch, bucket = self.wheel.batches, self.run.batch, self.wheel.bucket
+        batches, batch, bucket = self._batches, self.run.batch, self._bucket
         if not batches.abort(batch):
             return False
         places = [f"{batches.root}{each}/v{VERSION}/" for each in self.endpoints(staged)]
@@ -168,16 +160,13 @@ class Job:
         bucket.each(bucket.delete, [key for key in keys if not key.endswith(_OTHERS)])
         return True
 
-    def _marks(self, batch: str, attempt: str) -> str:
-        return f"{self._folder}{batch}~{attempt}.marks"
+    def _beside(self, batch: str, attempt: str, kind: str = ".marks") -> str:
+        """What an attempt has left beside the record, swept with the job."""
+        return f"{self._folder}{batch}~{attempt}{kind}"
 
-    def _others(self, attempt: str) -> str:
-        # As marks, they are swept with the job.
-        return f"{self._folder}{self.run.batch}~{attempt}{_OTHERS}"
-
-    def _record(self) -> tuple[dict[str, Any], dict[str, Any], str | None]:
+    def record(self) -> tuple[dict[str, Any], dict[str, Any], str | None]:
         """The job's record, the runs in it that count, and its ETag. Raises SchemaMismatch."""
-        record, etag = self.wheel.bucket.get_json(f"{self._folder}{RECORD}")
+        record, etag = self._bucket.get_json(f"{self._folder}{RECORD}")
         runs = {b: run for b, run in record.get("runs", {}).items() if run["attempts"]}
         for each in runs.values():
             check_version(each.get("version"), f"{self._folder}{RECORD}")
@@ -195,19 +184,16 @@ def _known(batches: Iterable[str]) -> str:
     return digest("\n".join(batches))[:16]
 
 
-def published(staged: Sequence[Staged], options: Options) -> int:
-    """Publish what committed attempts have staged: in all endpoints, or in none. Returns how many messages
-    another run of the job had stored meanwhile, and this one then did not. Raises StoreUnavailable:
+def published(staged: Sequence[Staged], options: Options) -> None:
+    """Publish what committed attempts have staged: in all endpoints, or in none. Raises StoreUnavailable:
     nothing is published, and the job can be run again, with a name or without."""
-    seconds, parts = options.retry_seconds, options.parts
+    job = _job(staged, options)
     try:
-        job = insist(lambda: _job(staged, options), seconds)
-        endpoints = insist(lambda: job.endpoints(staged), seconds)
-        return insist(lambda: job.publish(staged, endpoints, parts=parts), seconds)
+        insist(lambda: job.publish(staged, parts=options.parts), options.retry_seconds)
     except StoreUnavailable:
         if given_up(staged, options):
             raise
-        return 0  # An answer was lost: it was published.
+        # An answer was lost: it was published.
 
 
 def given_up(staged: Sequence[Staged], options: Options) -> bool:
@@ -221,4 +207,5 @@ def given_up(staged: Sequence[Staged], options: Options) -> bool:
 
 
 def _job(staged: Sequence[Staged], options: Options) -> Job:
-    return Job(wheel_of(str(options.store), staged[0].endpoint), staged[0].run)
+    url = str(options.store)
+    return Job(url, staged[0].run, bucket_of(url))

@@ -17,7 +17,14 @@ from sqsdelay.core.message import Message, checked
 from sqsdelay.core.stored_message import as_stored
 from sqsdelay.sending.sender import QueueSender, SendResult
 from sqsdelay.spark.estimate import Planned
-from sqsdelay.spark.sink.receipts import NOTHING_SENT, Mark, ReceiptsWriter, SeenIds, SentBefore
+from sqsdelay.spark.sink.receipts import (
+    NOTHING_SENT,
+    Before,
+    Mark,
+    ReceiptsWriter,
+    SeenIds,
+    SentBefore,
+)
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import RETRY_WAIT, Counts, Staged
 from sqsdelay.spark.sink.staging import Bulk
@@ -35,16 +42,16 @@ _Read = Message | errors.SqsDelayError
 
 @dataclass(kw_only=True)
 class Task:
-    """Sends the rows of one task. ``sent_before`` is what earlier runs of the job have sent, and is not sent
-    again; of a replay ``original`` is what the job has sent: a row that is another by now is rejected. The
-    sender is given ``slice_rows`` at a time. ``rate`` is messages a second; ``planned`` sums up a plan;
-    ``bulk`` stages rows due far ahead; ``check_store`` is asked for each endpoint before it is sent to."""
+    """Sends the rows of one task. What earlier runs of the job have sent ``before`` is not sent again; of
+    a replay ``original`` is what the job has sent: a row that is another by now is rejected. The sender gets
+    ``slice_rows`` at a time. ``rate`` is messages a second; ``planned`` sums up a plan; ``bulk`` stages rows
+    due far ahead; ``check_store`` is asked for each endpoint before it is sent to."""
 
     rows: Rows
     sender: QueueSender
     clock: Clock = field(default_factory=SystemClock)
     sleep: Callable[[float], None] = time.sleep
-    sent_before: SentBefore = NOTHING_SENT
+    before: Before = field(default_factory=Before)
     original: SentBefore = NOTHING_SENT
     receipts: ReceiptsWriter | None = None
     slice_rows: int | None = None
@@ -76,7 +83,7 @@ class Task:
                 self.staged = self.bulk.close()
         finally:
             if self.bulk is not None:
-                self.bulk.give_up()
+                self.bulk.objects.give_up()
             if self.receipts is not None:
                 self.receipts.close()
         if self.planned is not None:
@@ -96,20 +103,18 @@ class Task:
                     to = Endpoint.parse(endpoint)
                     as_stored(checked(message, fifo=to.fifo), to.address, now_ms=0)
                 mark = self.rows.mark(endpoint, message)
-                if self._is_new(mark, endpoint, message):
+                if self._is_new(mark, message):
                     by_endpoint.setdefault((endpoint, far), []).append((row, message, mark))
-            except errors.SqsDelayError as not_ours:
-                if _may_pass(not_ours) or isinstance(not_ours, _OF_NO_ROW):
-                    raise
-                failed[row] = not_ours
+            except errors.SqsDelayError as error:
+                failed[row] = error
         for (endpoint, far), waiting in by_endpoint.items():
             step = self.slice_rows or len(waiting)
             for start in range(0, len(waiting), step):
                 self._go_on()
                 sent = self._send_waiting(endpoint, waiting[start : start + step], far=far)
                 failed.update(sent)
-        for error in failed.values():
-            self.counts.count_rejected(error)
+        for why in failed.values():
+            self.counts.count_rejected(why)
         return failed
 
     def _go_on(self) -> None:
@@ -118,14 +123,14 @@ class Task:
 
     def _left(self, chunk: pa.RecordBatch) -> Iterator[tuple[int, tuple[str, _Read]]]:
         """The rows that are to be looked at one by one, with their places in the chunk."""
-        if self.bulk is None:
-            yield from enumerate(self.rows.read(chunk))
-            return
-        left = self.bulk.take(chunk, self._seen, self.counts)
-        if left:
-            yield from zip(left, self.rows.read(chunk.take(pa.array(left))), strict=True)
+        rows = self.rows.resolved(chunk)
+        left = (
+            range(len(rows)) if self.bulk is None else self.bulk.take(rows, self._seen, self.counts)
+        )
+        rest = rows if len(left) == len(rows) else rows.take(pa.array(left, pa.int64()))
+        return zip(left, self.rows.read(rest), strict=True)
 
-    def _is_new(self, mark: Mark, endpoint: str, message: Message) -> bool:
+    def _is_new(self, mark: Mark, message: Message) -> bool:
         """Whether a row is still to be sent; one like it may have been. Raises InvalidMessage."""
         original = self.original.content(mark.message_id)
         if original is not None and original != mark.content:
@@ -134,9 +139,7 @@ class Task:
                 "due time, endpoint or attributes differ; replay the table as it was"
             )
         before = self._seen.note(mark.message_id, mark.content)
-        sent = self.sent_before.content(mark.message_id)
-        if self.bulk is not None:
-            (sent,) = self.bulk.sent(endpoint, [mark.message_id])
+        (sent,) = self.before.contents([mark.message_id])
         if before is not None:
             self.counts.repeated += 1
         elif sent == mark.content:
@@ -154,7 +157,7 @@ class Task:
         self, endpoint: str, waiting: _Waiting, *, far: bool
     ) -> dict[int, errors.SqsDelayError]:
         """Send rows to one endpoint; those that may be taken later, again until they are: failing the task
-        would send all its other rows again, too."""
+        would send all its other rows again, too. Returns those that are never taken, and why."""
         failed: dict[int, errors.SqsDelayError] = {}
         self._progress_at = self.clock.monotonic()
         for attempt in tenacity.Retrying(
@@ -165,10 +168,12 @@ class Task:
             reraise=True,
         ):
             with attempt:
-                later = self._send_once(endpoint, waiting, failed, far=far)
+                refused = self._send_once(endpoint, waiting, far=far)
+                failed.update((row, why) for (row, *_), why in refused if not _may_pass(why))
+                later = [(each, why) for each, why in refused if _may_pass(why)]
                 if len(later) < len(waiting):
                     self._progress_at = self.clock.monotonic()
-                waiting = [waiting[position] for position, _ in later]
+                waiting = [each for each, _ in later]
                 if self.receipts is not None:
                     self.receipts.flush()
                 if later:
@@ -191,14 +196,9 @@ class Task:
         return self.clock.monotonic() - self._progress_at >= self.rows.options.retry_seconds
 
     def _send_once(
-        self,
-        endpoint: str,
-        waiting: _Waiting,
-        failed: dict[int, errors.SqsDelayError],
-        *,
-        far: bool,
-    ) -> list[tuple[int, errors.SqsDelayError]]:
-        """Send; notes what cannot be sent in ``failed``, returns which may be later and why not now."""
+        self, endpoint: str, waiting: _Waiting, *, far: bool
+    ) -> list[tuple[_Row, errors.SqsDelayError]]:
+        """Send, count and note; the rows that were not taken, and why."""
         sender, receipts = self.sender, self.receipts
         if self.bulk is not None and far:
             sender, receipts = self.bulk.sender, self.bulk.receipts
@@ -209,25 +209,24 @@ class Task:
             results = sender.send_many(endpoint, [message for _, message, _ in waiting])
         except errors.SqsDelayError as error:
             results = [SendResult(error=error)] * len(waiting)
-        later: list[tuple[int, errors.SqsDelayError]] = []
-        answered = zip(waiting, results, strict=True)
-        for position, ((row, message, mark), result) in enumerate(answered):
-            if result.error is None:
-                self.counts.routes[str(result.route)] += 1
-                if self.planned is not None:
-                    self.planned.add(message)
-                if self.bulk is not None and far:
-                    self.bulk.note([mark.message_id], [mark.content])
-                if receipts is not None:
-                    told = message.message_id, message.due_at, str(result.route), mark
-                    receipts.add(endpoint, *told)
-            elif isinstance(result.error, _OF_NO_ROW):
-                raise result.error
-            elif _may_pass(result.error):
-                later.append((position, result.error))
-            else:
-                failed[row] = result.error
-        return later
+        refused: list[tuple[_Row, errors.SqsDelayError]] = []
+        for each, result in zip(waiting, results, strict=True):
+            if result.error is not None:
+                refused.append((each, result.error))
+                continue
+            _, message, mark = each
+            self.counts.routes[str(result.route)] += 1
+            if self.planned is not None:
+                self.planned.add(message)
+            if self.bulk is not None and far:
+                self.bulk.note([mark.message_id], [mark.content])
+            if receipts is not None:
+                told = message.message_id, message.due_at, str(result.route), mark
+                receipts.add(endpoint, *told)
+        for _, error in refused:
+            if isinstance(error, _OF_NO_ROW):
+                raise error
+        return refused
 
 
 def _may_pass(error: errors.SqsDelayError) -> bool:

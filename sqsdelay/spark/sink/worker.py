@@ -30,11 +30,11 @@ from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.spark.estimate import Planned, UnsentQueues
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.receipts import Receipts, SentBefore
+from sqsdelay.spark.sink.receipts import NOTHING_SENT, Before, Receipts
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Attempt, Run
 from sqsdelay.spark.sink.staging import Bulk
-from sqsdelay.spark.sink.stored_job import wheel_of
+from sqsdelay.spark.sink.stored_job import Job, bucket_of
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.curl import request_by_curl
@@ -243,18 +243,18 @@ def task_of(rows: Rows, attempt: Attempt, run: Run) -> Task:
     options = rows.options
     # The next micro-batch has the same sender.
     kept = replace(options, batch=None, summary=None)
-    task = Task(rows=rows, sender=_sender(kept))
-    if options.store is not None and not (options.plan or options.stages):
-        task.check_store = partial(check_store, kept)
+    sender = _sender(kept)
     _spare_the_collector()
+    receipts = None if options.receipts is None else Receipts.of(options)
+    job = _job(str(options.store), run) if options.stages else None
+    before = sent_before(receipts, job, options, attempt)
+    task = Task(rows=rows, sender=sender, before=before)
     slices, staged = list[int](), None
-    if options.receipts is not None:
-        receipts = Receipts.of(options)
-        task.sent_before = sent_before(receipts, options, attempt)
+    if receipts is not None:
         if options.replay is not None:
             # No run of the job goes on meanwhile.
-            before = Receipts.of(replace(options, batch=None, replay=None))
-            task.original = before.load(attempt.partition, options.parts)
+            original = Receipts.of(replace(options, batch=None, replay=None))
+            task.original = original.load(attempt.partition, options.parts)
         if not options.plan:
             task.stopped = receipts.stopped
             task.receipts = receipts.writer(attempt, options.parts)
@@ -266,14 +266,22 @@ def task_of(rows: Rows, attempt: Attempt, run: Run) -> Task:
         task.rate = options.rate / (options.tasks or 1)
         slices.append(max(MAX_BATCH_ENTRIES, int(task.rate)))
     task.slice_rows = min(slices, default=None)
-    if options.stages:
+    if job is not None:
         name = f"{attempt.partition}x{attempt.task_id}"
-        more = staged, _ledger(options), task.sent_before, _wheel
-        task.bulk = Bulk(rows, run, SqsQueues(_client(kept)), name, *more)
+        more = staged, _ledger(options), before
+        task.bulk = Bulk(rows, job, SqsQueues(_client(kept)), name, *more)
+        task.check_store = task.bulk.place
+    elif options.store is not None and not options.plan:
+        task.check_store = partial(check_store, kept)
     return task
 
 
-_wheel = lru_cache(maxsize=64)(wheel_of)
+_bucket = lru_cache(maxsize=1)(bucket_of)
+
+
+@lru_cache(maxsize=1)
+def _job(url: str, run: Run) -> Job:
+    return Job(url, run, _bucket(url))
 
 
 @lru_cache(maxsize=1)
@@ -285,18 +293,21 @@ def _client(options: Options) -> SQSClient:
     return client
 
 
-_loaded: dict[object, SentBefore] = {}
+_loaded: dict[object, Before] = {}
 
 
-def sent_before(receipts: Receipts, options: Options, attempt: Attempt) -> SentBefore:
+def sent_before(
+    receipts: Receipts | None, job: Job | None, options: Options, attempt: Attempt
+) -> Before:
     """A task's share. Of rows that come in any order, all of it, read once for a process and a run, and
     again for an attempt that follows a failed one."""
-    if options.parts > 1:
-        return receipts.load(attempt.partition, options.parts)
+    share = attempt.partition if options.parts > 1 else 0, options.parts
+    own = attempt if attempt.number or options.parts > 1 else None
     # A micro-batch that is run again keeps its name.
-    retry = attempt.task_id if attempt.number else None
-    key = (options, attempt.write_id, attempt.began_ms, retry)
+    key = options, attempt.write_id, attempt.began_ms, own
     if key not in _loaded:
         _loaded.clear()  # Before others are read: not both are in memory.
-        _loaded[key] = receipts.load()
+        sent = NOTHING_SENT if receipts is None else receipts.load(*share)
+        known, stored = ("", NOTHING_SENT) if job is None else job.stored(*share)
+        _loaded[key] = Before(sent=sent, stored=stored, known=known)
     return _loaded[key]

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -207,7 +208,8 @@ _REMEMBERED: Final = 10_000
 
 
 class Batches:
-    """The decisions of one endpoint, below the prefix of its keys.
+    """The decisions of one endpoint, below the prefix of its keys; of a job, which is for any, no endpoint is
+    named.
 
     Objects of a batch become visible together, by one write that happens once. What a batch's decision
     says, ``committed`` or ``aborted``, never changes: whoever decides first does so by a write that demands
@@ -218,12 +220,12 @@ class Batches:
     by the attempts that count, none if it was given up. What other attempts have written never counts.
     """
 
-    def __init__(self, bucket: ObjectBucket, prefix: str) -> None:
-        self._bucket = bucket
-        self.prefix = f"{prefix}decided/"
-        root, slash, self.endpoint = prefix.rstrip("/").rpartition("/")
-        self.root = f"{root}{slash}"
+    def __init__(self, bucket: ObjectBucket, prefix: str, endpoint: str = "") -> None:
+        self.bucket = bucket
+        self.root = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
         """What the prefixes of all endpoints of the store have in common."""
+        self.endpoint = quote(endpoint, safe="")
+        self.prefix = f"{self.root}{self.endpoint}/decided/"
         self.jobs = f"{self.root}{JOBS}"
         self._known: dict[str, frozenset[str] | bool] = {}
 
@@ -236,11 +238,11 @@ class Batches:
         counting: frozenset[str] | bool | None
         if batch not in self._known:
             if job_of(batch):
-                record, _ = self._bucket.get_json(f"{self.folder(batch)}{RECORD}")
+                record, _ = self.bucket.get_json(f"{self.folder(batch)}{RECORD}")
                 run = record.get("runs", {}).get(batch)
                 counting = None if run is None else frozenset(run["attempts"])
             else:
-                decided, etag = self._bucket.get_json(f"{self.prefix}{batch}")
+                decided, etag = self.bucket.get_json(f"{self.prefix}{batch}")
                 counting = None if etag is None else _is_commit(decided)
             if counting is None:
                 return None
@@ -278,16 +280,16 @@ class Batches:
 
         if not job_of(batch):
             return self._comes_to(batch, ABORTED)
-        self._bucket.change(f"{self.folder(batch)}{RECORD}", given_up)
+        self.bucket.change(f"{self.folder(batch)}{RECORD}", given_up)
         return not self.committed(batch)
 
     def _comes_to(self, batch: str, decision: dict[str, Any]) -> bool:
         """Decide; False where the opposite was decided before."""
         decided, key = decision, f"{self.prefix}{batch}"
         try:
-            self._bucket.put_json(key, decision)
+            self.bucket.put_json(key, decision)
         except Changed:
-            decided, _ = self._bucket.get_json(key)
+            decided, _ = self.bucket.get_json(key)
         self._remember(batch, _is_commit(decided))
         return _is_commit(decided) is _is_commit(decision)
 
@@ -298,7 +300,7 @@ class Batches:
         counting = self._counting(name.batch)
         if counting is None:
             begun_ms = times_of(name.batch)[1]
-            if self._bucket.clock.now_ms() - begun_ms < BATCH_SECONDS * 1000:
+            if self.bucket.clock.now_ms() - begun_ms < BATCH_SECONDS * 1000:
                 return None
             # Its writer is dead, or will find that it was given up.
             self.abort(name.batch)

@@ -244,13 +244,15 @@ def size_of(lines: Iterable[Line]) -> int:
 
 
 def unpacked(body: bytes) -> list[Line]:
-    """The lines of an object."""
+    """The lines of an object. Raises EOFError: there are none, and none was written so."""
     lines = []
     for text in gzip.decompress(body).splitlines():
         found = _fields(text)
         told = found.get("due_ms")
         due_ms = told if isinstance(told, int) else 0
         lines.append(Line(due_ms, str(found.get("message_id", "")), text))
+    if not lines:
+        raise EOFError("it has no lines")
     return lines
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import compress, groupby, islice
+from itertools import chain, compress, groupby, takewhile
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +18,7 @@ from sqsdelay.stores.s3 import layout
 from sqsdelay.stores.s3.bucket import Changed, ObjectBucket
 from sqsdelay.stores.s3.changes import Changes
 from sqsdelay.stores.s3.leases import S3Claim, Turner
-from sqsdelay.stores.s3.wheel import Present, Waiting, Wheel
+from sqsdelay.stores.s3.wheel import Present, Waiting, Wheel, portions
 from sqsdelay.stores.shared import DEFAULT_LEASE_SECONDS, Pages, kept_alive
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ SWEEP_SECONDS: Final = 86_400
 """How often it forgets what was decided about batches of which nothing is left."""
 
 _SWEPT: Final = 1_000
-"""Decisions, and as many objects of jobs, that it looks at then."""
+"""Decisions, and as many objects of jobs, that it looks at then; and at more while it has time."""
 
 _FRESH_MS: Final = 5_000
 """How old a listing may be for those who ask again at once."""
@@ -195,41 +195,50 @@ class S3Store(Changes, Pages, DelayedMessageStore):
         now_ms = self._wheel.now_ms()
         if self.seconds_left() < ENDED_SECONDS:
             return False
-        self._sweep(now_ms)
         until_ms = now_ms + TURN_MS
         earliest = self._earliest(objects, closed)
         if earliest is not None:
             due_ms = earliest + self._gathering() - self._ahead_ms
             until_ms = min(until_ms, due_ms) if due_ms > now_ms else until_ms
+        self._sweep(now_ms, until_ms)
         self._more_to_turn = self._turner.turn(objects, until_ms=until_ms) > 0
         self._turned_ms = self._wheel.now_ms()
         return self._more_to_turn
 
-    def _sweep(self, now_ms: int) -> None:
+    def _sweep(self, now_ms: int, until_ms: int) -> None:
         """Forget, once a day, decisions and jobs of which nothing waits any more, and what runs of jobs have
         left that were given up; of jobs from a place of chance on, so that all have their turn."""
         if 0 <= now_ms - self._swept_ms < SWEEP_SECONDS * 1000:
             return
         bucket, wheel, old_ms = self._bucket, self._wheel, now_ms - SWEEP_SECONDS * 1000
-        # Before what waits is listed.
-        decided = list(islice(bucket.listed(wheel.batches.prefix), _SWEPT))
-        self._swept_ms = now_ms
-        first = min((each.name.slot for each in self._look(now_ms)), default=None)
-        # Where what is listed first does not count, more may wait behind it; what is skipped waits, too.
-        if wheel.unreadable or (first is None and any(bucket.listed(wheel.slots_prefix))):
-            return
+        self._swept_ms, passed_ms = now_ms, 0.0
+
+        def listed(prefix: str, start: str = "") -> Iterator[str]:
+            for n, (key, _) in enumerate(bucket.listed(prefix, start_after=start)):
+                if n >= _SWEPT and wheel.now_ms() >= until_ms:
+                    return
+                yield key
 
         def is_over(last_ms: int, begun_ms: int) -> bool:
-            return begun_ms < old_ms and (first is None or last_ms < first.start_ms)
+            return begun_ms < old_ms and last_ms < passed_ms
 
-        for key, _ in decided:
-            name = key.removeprefix(wheel.batches.prefix)
-            if layout.BATCH.fullmatch(name) and is_over(*layout.times_of(name)):
-                bucket.delete(key)
+        prefix = wheel.batches.prefix
+        for decided in chain(portions(listed(prefix), lambda _: 0, 0, _SWEPT), [[]]):
+            # After these, what waits is listed.
+            first = min((each.name.slot for each in self._look(now_ms)), default=None)
+            # Where what is listed first does not count, more may wait behind it; what is skipped waits, too.
+            if wheel.unreadable or (first is None and any(bucket.listed(wheel.slots_prefix))):
+                return
+            passed_ms = inf if first is None else first.start_ms
+            batches = filter(layout.BATCH.fullmatch, (key.removeprefix(prefix) for key in decided))
+            over = [f"{prefix}{each}" for each in batches if is_over(*layout.times_of(each))]
+            bucket.each(bucket.delete, over)
+            if not over:
+                break
         jobs = wheel.batches.jobs
-        starts = (f"{jobs}{secrets.token_hex(4)}", jobs)
-        found = (key for start in starts for key, _ in bucket.listed(jobs, start_after=start))
-        for job, keys in groupby(islice(found, _SWEPT), lambda key: key.rpartition("/")[0]):
+        start = f"{jobs}{secrets.token_hex(4)}"
+        found = chain(listed(jobs, start), takewhile(lambda key: key < start, listed(jobs)))
+        for job, keys in groupby(found, lambda key: key.rpartition("/")[0]):
             record, etag = bucket.get_json(f"{job}/{layout.RECORD}")
             runs = record.get("runs", {})
             begun = {batch: layout.times_of(batch)[1] for batch in runs}
@@ -250,11 +259,14 @@ class S3Store(Changes, Pages, DelayedMessageStore):
             elif passed:
                 with suppress(Changed):
                     bucket.put_json(f"{job}/{layout.RECORD}", record, over=etag)
-            for name in (key.removeprefix(f"{job}/") for key in keys):
-                batch = name.partition("~")[0]
-                is_marks = name.endswith(".marks") and layout.BATCH.fullmatch(batch)
-                if is_marks and batch not in runs and layout.times_of(batch)[1] < old_ms:
-                    bucket.delete(f"{job}/{name}")
+            for few in portions(keys, lambda _: 0, 0, _SWEPT):
+                batches = {key: key.removeprefix(f"{job}/").partition("~")[0] for key in few}
+                marks = [
+                    k for k in few if k.endswith(".marks") and layout.BATCH.fullmatch(batches[k])
+                ]
+                left = [key for key in marks if batches[key] not in runs]
+                old = [key for key in left if layout.times_of(batches[key])[1] < old_ms]
+                bucket.each(bucket.delete, old)
 
     def _worth_it(self, claim: S3Claim, objects: Iterable[Waiting]) -> bool:
         """Whether something is due so soon, or so much, that it is time to release."""

@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeVar
-from urllib.parse import quote
 
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.stored_message import StoredMessage
@@ -85,10 +84,9 @@ class Wheel:
     ) -> None:
         self.bucket = bucket
         self.hierarchy = hierarchy
-        prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
-        self.prefix = f"{prefix}{quote(endpoint, safe='')}/"
+        self.batches = Batches(bucket, prefix, endpoint)
+        self.prefix = f"{self.batches.root}{self.batches.endpoint}/"
         self.slots_prefix = f"{self.prefix}v{VERSION}/"
-        self.batches = Batches(bucket, self.prefix)
         self._checked = False
         self._lock = threading.Lock()
         self._lines: OrderedDict[layout.ObjectName, list[layout.Line]] = OrderedDict()
