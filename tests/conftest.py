@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from sqsdelay.testing import LocalAws, ManualClock
+from sqsdelay.testing import InMemoryStore, LocalAws, ManualClock
+from tests.faulty import FaultyQueues
 from tests.services.quick_aws import quicken_botocore, quicken_moto
 
 if TYPE_CHECKING:
@@ -138,6 +139,19 @@ def _shared() -> dict[str, Any]:
 def clock() -> ManualClock:
     """Virtual time; a file that begins at another has a fixture of its own."""
     return ManualClock()
+
+
+@pytest.fixture
+def queues(clock: ManualClock) -> FaultyQueues:
+    """An endpoint in memory; a file whose endpoint is another has fixtures of its own."""
+    queues = FaultyQueues(clock)
+    queues.create_endpoint("orders")
+    return queues
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> InMemoryStore:
+    return InMemoryStore(clock)
 
 
 @pytest.fixture(scope="session")
