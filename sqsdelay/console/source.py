@@ -326,7 +326,7 @@ class Source:
             return status.endpoint_status(self.queues, self.endpoint, self)
         from sqsdelay.rabbitmq.connection import Session, parameters
         from sqsdelay.rabbitmq.management import ready
-        from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology, command
+        from sqsdelay.rabbitmq.topology import OWN_PREFIX, Topology
 
         topology = Topology(self.settings.prefix or OWN_PREFIX)
         own, error_queue = self.name, self.name + limits.ERROR_QUEUE_SUFFIX
@@ -351,7 +351,7 @@ class Source:
         ]
         unbound = (
             f"{lost:,} messages were due while no queue was bound for them; "
-            f"{command(topology, 'bind', 'ENDPOINT')} sends them on"
+            f"{topology.command('bind', 'ENDPOINT')} sends them on"
         )
         return BrokerStatus(pending, failed, queues, [unbound] if lost else [])
 

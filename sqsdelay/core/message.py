@@ -324,15 +324,19 @@ T = TypeVar("T")
 
 
 def full_batches(
-    items: Iterable[T], *, target: Callable[[T], Hashable], size: Callable[[T], int]
+    items: Iterable[T],
+    *,
+    target: Callable[[T], Hashable],
+    size: Callable[[T], int],
+    most: tuple[int, int] = (limits.MAX_BATCH_ENTRIES, limits.MAX_BATCH_BYTES),
 ) -> Iterator[list[T]]:
-    """Group ``items`` per target, in order, into batches that SQS takes in one call. ``target``: the queue
-    an item goes to; ``size``: its bytes as SQS counts them."""
+    """Group ``items`` per target, in order, into batches of so many items and bytes, a larger item by itself.
+    ``target``: the queue an item goes to; ``size``: its bytes; ``most``: what SQS takes in one call."""
     waiting: dict[Hashable, tuple[list[T], int]] = {}
     for item in items:
         key, added = target(item), size(item)
         batch, total = waiting.get(key, ([], 0))
-        full = len(batch) == limits.MAX_BATCH_ENTRIES or total + added > limits.MAX_BATCH_BYTES
+        full = len(batch) == most[0] or total + added > most[1]
         if batch and full:
             yield batch
             batch, total = [], 0

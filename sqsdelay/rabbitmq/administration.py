@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 import tenacity
-from pika import BasicProperties
 from pika.exceptions import ChannelClosedByBroker
 
+from sqsdelay import errors
 from sqsdelay.core.delay import utc
-from sqsdelay.errors import ConfigurationError, InvalidMessage, InvalidSetting, SqsDelayError
+from sqsdelay.core.message import full_batches
 from sqsdelay.rabbitmq import connection
 from sqsdelay.rabbitmq.connection import Session, Taken, parameters
 from sqsdelay.rabbitmq.link import Publication
-from sqsdelay.rabbitmq.management import UNCOUNTED, Management, hand_overs, held, ready
-from sqsdelay.rabbitmq.message import PERSISTENT, RabbitMqMessage, due_of, encoded, without_deaths
+from sqsdelay.rabbitmq.management import Management, hand_overs, held, ready, uncounted
+from sqsdelay.rabbitmq.message import PERSISTENT, RabbitMqMessage, due_of, encoded, resendable
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.sender import RabbitMqSender
-from sqsdelay.rabbitmq.topology import (
-    MAX_LEVEL,
-    Binding,
-    Place,
-    Topology,
-    check_queue_name,
-    command,
-    read_key,
-)
-
-DECLARE_ATTEMPTS: Final = 5
+from sqsdelay.rabbitmq.topology import LEVELS, Binding, Place, Topology, check_queue_name, read_key
 
 MOVED_TOGETHER: Final = 30
 """Messages sent on and acknowledged together: the most that an interruption repeats. RabbitMQ holds back a
@@ -47,14 +35,7 @@ MOVED_BYTES: Final = 16 * 1024 * 1024
 PREFETCH: Final = 500
 """Undeliverable messages asked for at a time: what is on its way takes memory of the broker's."""
 
-LOOK_SECONDS: Final = 5.0
-"""How long messages are looked at to count them by endpoint."""
-
-QUIET_SECONDS: Final = 3.0
-"""How long nothing may arrive before the rest is taken to be with another consumer."""
-
-BLOCKED_SECONDS: Final = 5.0
-"""How long messages wait for a broker that takes none, to be sent on."""
+T = TypeVar("T")
 
 
 def declare(url: str | Sequence[str], topology: Topology | None = None) -> None:
@@ -73,28 +54,24 @@ def declare(url: str | Sequence[str], topology: Topology | None = None) -> None:
 def make(session: Session, wanted: Place | Binding) -> None:
     """Declare one of these, or find it equal."""
     if isinstance(wanted, Binding):
-        bind_to = "exchange_bind" if wanted.to_exchange else "queue_bind"
-        session.ask(bind_to, wanted.destination, wanted.source, wanted.routing_key)
+        method = f"{wanted.kind}_bind"
+        session.ask(method, wanted.destination, wanted.source, wanted.routing_key)
     else:
+        method, arguments = f"{wanted.kind}_declare", dict(wanted.arguments)
         options = {"exchange_type": wanted.type} if wanted.kind == "exchange" else {}
-        arguments = dict(wanted.arguments)
-        method = f"{wanted.kind}_declare"
         session.ask(method, wanted.name, durable=True, arguments=arguments, **options)
 
 
-def _is_race(error: BaseException) -> bool:
-    """True where another's declaration at the same moment closed our channel: 404, 405 or 541."""
-    refusals = (connection.ACCESS_REFUSED, connection.PRECONDITION_FAILED)
-    return isinstance(error, ChannelClosedByBroker) and error.reply_code not in refusals
-
-
+_REFUSALS: Final = (connection.ACCESS_REFUSED, connection.PRECONDITION_FAILED)
 _racing: Final = tenacity.Retrying(
-    stop=tenacity.stop_after_attempt(DECLARE_ATTEMPTS),
+    stop=tenacity.stop_after_attempt(5),
     wait=tenacity.wait_random_exponential(multiplier=0.2, max=2),
-    retry=tenacity.retry_if_exception(_is_race),
+    # Another's declaration at the same moment closed our channel: 404, 405 or 541.
+    retry=tenacity.retry_if_exception(
+        lambda error: isinstance(error, ChannelClosedByBroker) and error.reply_code not in _REFUSALS
+    ),
     reraise=True,
 )
-"""Calls again where another's declaration of the same moment was in the way."""
 
 
 def create_missing(session: Session, *queues: Place) -> list[str]:
@@ -126,11 +103,29 @@ def bind(
         InvalidEndpoint, QueueMissing: no usable name; no such queue.
         ConfigurationError: no infrastructure; no permission.
         InvalidMessage: one has headers that cannot be written; it stays, all others were sent on.
-        QueueUnavailable: the broker cannot be reached, or takes no messages.
+        QueueUnavailable: the broker cannot be reached, or takes no messages for 5 s.
     """
     check_queue_name(endpoint)
     given, on = parameters(url), topology or Topology()
-    publisher = Publisher(given, blocked_seconds=BLOCKED_SECONDS)
+    publisher, sent_on = Publisher(given, blocked_seconds=5.0), Transfer()
+    unwritable: list[errors.InvalidMessage] = []
+
+    def messages() -> Iterator[tuple[Taken, Publication]]:
+        for name, taken in undeliverable(session, on):
+            if name == endpoint:
+                properties = resendable(taken[1])
+                properties.delivery_mode = PERSISTENT
+                try:
+                    encoded(properties)
+                except errors.InvalidMessage as error:
+                    unwritable.append(error)
+                else:
+                    yield taken, Publication("", endpoint, taken[2], properties)
+
+    def send(publications: list[Publication]) -> list[errors.SqsDelayError | None]:
+        publisher.publish(publications)
+        return [each.error for each in publications]
+
     with Session(given) as session, closing(publisher):
         for each in on.way(endpoint):
             if isinstance(each, Place):
@@ -140,71 +135,13 @@ def bind(
         if conventional:
             make(session, Place("exchange", endpoint, "fanout"))
             make(session, Binding(endpoint, endpoint, ""))
-        return _send_on(session, publisher, on, endpoint)
+        _move(session, on.undeliverable, messages(), send, sent_on, stop=errors.SqsDelayError)
+    for error in unwritable:
+        raise error
+    return sent_on.moved
 
 
-def _chunks(messages: Iterable[Taken]) -> Iterator[list[Taken]]:
-    """As many at a time as are in hand together."""
-    chunk: list[Taken] = []
-    size = 0
-    for each in messages:
-        chunk.append(each)
-        size += len(each[2])
-        if len(chunk) == MOVED_TOGETHER or size >= MOVED_BYTES:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
-
-
-def _send_on(session: Session, publisher: Publisher, topology: Topology, endpoint: str) -> int:
-    """Send the undeliverable messages of one endpoint to its queue; how many these were."""
-    sent = 0
-    refused: SqsDelayError | None = None
-    unwritable: SqsDelayError | None = None
-    waiting = _undeliverable(session, topology)
-    for chunk in _chunks(taken for its_endpoint, taken in waiting if its_endpoint == endpoint):
-        publications = []
-        for _, properties, body in chunk:
-            properties.headers = without_deaths(properties.headers)
-            properties.delivery_mode = PERSISTENT
-            publications.append(Publication("", endpoint, body, properties))
-            try:
-                encoded(properties)
-            except InvalidMessage as error:
-                publications[-1].settle(error)
-        publisher.publish(publications)
-        for (method, _, _), publication in zip(chunk, publications, strict=True):
-            if publication.error is None:
-                session.channel().basic_ack(method.delivery_tag)
-                sent += 1
-            elif isinstance(publication.error, InvalidMessage):
-                unwritable = publication.error
-            else:
-                refused = publication.error
-        if refused is not None:
-            break
-    if sent:
-        session.settle_acks(topology.undeliverable)
-    if failed := refused or unwritable:
-        raise failed
-    return sent
-
-
-def look(session: Session, topology: Topology) -> tuple[int, Counter[str]]:
-    """How many undeliverable messages there are, and, of those looked at in `LOOK_SECONDS`, how many for
-    each endpoint. All stay where they are."""
-    waiting = session.count(topology.undeliverable) or 0
-    by_endpoint: Counter[str] = Counter()
-    until = time.monotonic() + LOOK_SECONDS
-    for endpoint, _ in _undeliverable(session, topology):
-        by_endpoint[endpoint] += 1
-        if time.monotonic() > until:
-            break
-    return waiting, by_endpoint
-
-
-def _undeliverable(session: Session, topology: Topology) -> Iterator[tuple[str, Taken]]:
+def undeliverable(session: Session, topology: Topology) -> Iterator[tuple[str, Taken]]:
     """Receive every message that is in the catch-all queue now, each with its endpoint. What is not
     acknowledged returns to its place as the channel closes."""
     arrived: deque[Taken] = deque()
@@ -212,12 +149,56 @@ def _undeliverable(session: Session, topology: Topology) -> Iterator[tuple[str, 
     for number in range(waiting):
         if number % PREFETCH == 0:
             session.consume(topology.undeliverable, PREFETCH, arrived)
-        session.wait(lambda: arrived, seconds=QUIET_SECONDS)
+        session.wait(lambda: arrived, seconds=3.0)
         if not arrived:
-            return
+            return  # the rest is with another consumer
         taken = arrived.popleft()
         key = read_key(taken[0].routing_key)
         yield (key.endpoint if key else taken[0].routing_key), taken
+
+
+@dataclass(slots=True)
+class Transfer:
+    """What a transfer did: messages moved, and messages left where they are, counted by reason."""
+
+    moved: int = 0
+    left: Counter[str] = field(default_factory=Counter)
+
+
+def _move(
+    session: Session,
+    queue: str,
+    messages: Iterable[tuple[Taken, T]],
+    send: Callable[[list[T]], Iterable[errors.SqsDelayError | None]],
+    done: Transfer,
+    *,
+    stop: type[errors.SqsDelayError],
+) -> None:
+    """Send on what was taken from a queue, as much at a time as may be in hand together, and acknowledge what
+    gave no error. The rest returns as the channel closes; after an error of the class ``stop``, which is
+    raised, nothing more is sent."""
+    stopped: errors.SqsDelayError | None = None
+    chunks = full_batches(
+        messages,
+        target=lambda _: queue,
+        size=lambda each: len(each[0][2]),
+        most=(MOVED_TOGETHER, MOVED_BYTES),
+    )
+    for chunk in chunks:
+        outcomes = send([each for _, each in chunk])
+        for (taken, _), error in zip(chunk, outcomes, strict=True):
+            if error is None:
+                session.channel().basic_ack(taken[0].delivery_tag)
+                done.moved += 1
+            else:
+                done.left[str(error)] += 1
+                stopped = error if isinstance(error, stop) else stopped
+        if stopped is not None:
+            break
+    if done.moved:
+        session.settle_acks(queue)
+    if stopped is not None:
+        raise stopped
 
 
 def teardown(
@@ -244,15 +225,27 @@ def teardown(
     management = Management(management_url, given.virtual_host) if management_url else None
     with Session(given) as session:
         queues = list(ready(session, doomed))
-        if not queues and not session.found("exchange_declare", doomed.level_name(MAX_LEVEL)):
-            raise ConfigurationError(
+        if not queues and not session.found("exchange_declare", doomed.level_name(0)):
+            raise errors.ConfigurationError(
                 f"there is no infrastructure {doomed.prefix!r} at {given}; nothing was "
                 "deleted; check --prefix and the virtual host"
             )
         if management is not None:
             queues += hand_overs(management.named("queues"), doomed)
         if not force:
-            _check_empty(session, doomed, management, queues)
+            of = f"the infrastructure {doomed.prefix!r}"
+            waits = f"wait in {of}", f"move them first with: {doomed.command('transfer')}"
+            _check_none(sum(ready(session, doomed).values()), *waits)
+            if management is None:
+                raise uncounted(f"whether {of} is empty")
+            counts = [each[-1] for each in held(management, queues).values()]
+            _check_none(
+                sum(q["messages_dlx"] + q.get("messages_unacknowledged", 0) for q in counts),
+                f"in {of} are being handed over by the broker (messages_dlx), or looked at by a consumer,",
+                "bind their endpoints, make room in their queues and wait",
+            )
+            # What the first count could have missed on its way between two queues.
+            _check_none(sum(ready(session, doomed).values()), *waits)
         # From the delivery up, so that nothing is routed into a gap on the way down.
         session.ask("exchange_delete", doomed.delivery_exchange)
         for name in queues:
@@ -261,48 +254,10 @@ def teardown(
             session.ask("exchange_delete", exchange.name)
 
 
-def _check_empty(
-    session: Session, topology: Topology, management: Management | None, queues: Sequence[str]
-) -> None:
-    """Count, and count again what the first count could have missed on its way between two queues."""
-    of = f"the infrastructure {topology.prefix!r}"
-
-    def check_none_ready() -> None:
-        if count := sum(ready(session, topology).values()):
-            raise ConfigurationError(
-                f"{count} messages wait in {of} and would be lost; move them first with: "
-                f"{command(topology, 'transfer')}, or discard them with --force"
-            )
-
-    check_none_ready()
-    if management is None:
-        raise ConfigurationError(
-            f"it is unknown whether {of} is empty: {UNCOUNTED}; or delete it anyway with --force "
-            "(force=True)"
-        )
-    counts = [each[-1] for each in held(management, queues).values()]
-    count = sum(each.dead_lettering + each.unacknowledged for each in counts)
+def _check_none(count: int, where: str, remedy: str) -> None:
     if count:
-        raise ConfigurationError(
-            f"{count} messages in {of} are being handed over by the broker (messages_dlx), or looked "
-            "at by a consumer, and would be lost; bind their endpoints, make room in their queues and "
-            "wait, or discard them with --force"
-        )
-    check_none_ready()
-
-
-HANDED_OVER: Final = (
-    "they are due, and the broker is handing them over to the next queue (messages_dlx); bind their "
-    "endpoints, make room in their queues, or wait"
-)
-
-
-@dataclass(slots=True)
-class Transfer:
-    """What a transfer did: messages moved, and messages left where they are, counted by reason."""
-
-    moved: int = 0
-    left: Counter[str] = field(default_factory=Counter)
+        told = f"{count} messages {where} and would be lost; {remedy}, or discard them with --force"
+        raise errors.ConfigurationError(told)
 
 
 def transfer(
@@ -338,72 +293,61 @@ def transfer(
     given, goal = parameters(source_url), parameters(target_url)
     of, to = source or Topology(), target or Topology()
     if given.meets(goal) and of == to:
-        raise InvalidSetting(
+        raise errors.InvalidSetting(
             f"source and target are both {of.prefix!r} on the same virtual host; give another"
         )
     management = Management(management_url, given.virtual_host) if management_url else None
     if management is not None:
         management.held()  # an error now rather than when all has moved
     elif not force:
-        raise ConfigurationError(
-            f"it is unknown what would stay at the source: {UNCOUNTED}; or move what can be moved, "
-            "with --force (force=True)"
-        )
+        raise uncounted("what would stay at the source")
     done = Transfer()
     with RabbitMqSender(
         target_url, prefix=to.prefix, without_alternate_exchange=without_alternate_exchange
     ) as sender:
-        for level in range(MAX_LEVEL, -1, -1):
+
+        def send(messages: list[tuple[str, RabbitMqMessage]]) -> list[errors.SqsDelayError | None]:
+            return [each.error for each in sender._send_each(messages)]
+
+        for level in reversed(range(LEVELS)):
+            name = of.level_name(level)
             with Session(given) as session:
-                _move_level(session, of.level_name(level), level, sender, done)
+                messages = _delayed(session, name, level, done.left)
+                _move(session, name, messages, send, done, stop=errors.QueueUnavailable)
             on_level(level, done)
     if management is not None:
-        # What no get returns.
-        with Session(given) as session:
+        with Session(given) as session:  # what no get returns
             names = [*ready(session, of), *hand_overs(management.named("queues"), of)]
-        counts = held(management, [name for name in names if name != of.undeliverable])
-        count = sum(each[-1].dead_lettering for each in counts.values())
-        done.left += Counter({HANDED_OVER: count} if count else {})
+        count = sum(each[-1]["messages_dlx"] for each in held(management, names).values())
+        reason = "being handed over by the broker (messages_dlx); bind their endpoints, make room, or wait"
+        done.left += Counter({reason: count})  # of none, nothing
     return done
 
 
-def _move_level(
-    session: Session, name: str, level: int, sender: RabbitMqSender, done: Transfer
-) -> None:
-    """Move what is in a level now. What is left returns as the channel closes."""
+def _delayed(
+    session: Session, name: str, level: int, left: Counter[str]
+) -> Iterator[tuple[Taken, tuple[str, RabbitMqMessage]]]:
+    """Take what is in a level now, each with its endpoint and the delay that is left; where that cannot be
+    told, it is counted."""
     count = session.count(name)
     if count is None:
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"there is no queue {name} to transfer from; check URL and prefix of the source"
         )
-    for chunk in _chunks(islice(iter(lambda: session.get(name), None), count)):
-        movable: list[tuple[int, tuple[str, RabbitMqMessage]]] = []
-        for method, properties, body in chunk:
-            try:
-                endpoint, due_at = _destination(method.routing_key, properties, level)
-            except SqsDelayError as error:
-                done.left[str(error)] += 1
-            else:
-                message = RabbitMqMessage(body, due_at=due_at, properties=properties)
-                movable.append((method.delivery_tag, (endpoint, message)))
-        results = sender._send_each([each for _, each in movable])
-        for (tag, _), result in zip(movable, results, strict=True):
-            if result.error is None:
-                session.channel().basic_ack(tag)
-                done.moved += 1
-            else:
-                done.left[str(result.error)] += 1
-    session.settle_acks(name)
-
-
-def _destination(routing_key: str, properties: BasicProperties, level: int) -> tuple[str, datetime]:
-    """Where a message that waits in a level goes, and when; `InvalidMessage` or `InvalidEndpoint` where that
-    cannot be told."""
-    key = read_key(routing_key)
-    if key is None:
-        raise InvalidMessage("its routing key is not a delay and an endpoint")
-    endpoint = check_queue_name(key.endpoint)
-    due_ms = due_of(key, properties, level=level)
-    if due_ms is None:
-        raise InvalidMessage("it has no sending time, so the remaining delay is unknown")
-    return endpoint, utc(due_ms)
+    for taken in islice(iter(lambda: session.get(name), None), count):
+        method, properties, body = taken
+        key = read_key(method.routing_key)
+        due_ms = due_of(key, properties, level=level)
+        try:
+            if key is None:
+                raise errors.InvalidMessage("its routing key is not a delay and an endpoint")
+            check_queue_name(key.endpoint)
+            if due_ms is None:
+                raise errors.InvalidMessage(
+                    "nothing tells when it was sent, so how long it is to wait"
+                )
+        except errors.SqsDelayError as error:
+            left[str(error)] += 1
+        else:
+            message = RabbitMqMessage(body, due_at=utc(due_ms), properties=properties)
+            yield taken, (key.endpoint, message)

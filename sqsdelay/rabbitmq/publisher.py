@@ -18,7 +18,7 @@ from sqsdelay.core.delay import check_range
 from sqsdelay.ports import in_each_child
 from sqsdelay.rabbitmq.connection import Address, Wire, translated
 from sqsdelay.rabbitmq.link import MAYBE_SENT, Jobs, Link, Publication
-from sqsdelay.rabbitmq.topology import PROBE, Topology, routing_key, uncaught
+from sqsdelay.rabbitmq.topology import PROBE, Topology, routing_key
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class Publisher:
         self.publish([probe], since=since)
         if not isinstance(probe.error, errors.SendFailed) or probe.error.transient:
             return probe.error
-        problem = uncaught(topology, self._given.virtual_host)
+        problem = topology.uncaught(self._given.virtual_host)
         return errors.ConfigurationError(
             f"{problem.subject} {problem.text}; set the policy: {problem.remedy} -- or use a prefix of your "
             "own, or accept it with without_alternate_exchange=True (--without-alternate-exchange)"

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
-import time
 import uuid
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pika import BasicProperties
 from pika.exceptions import AMQPError
@@ -22,7 +19,6 @@ from sqsdelay.core.limits import ERROR_QUEUE_SUFFIX
 from sqsdelay.core.message import DUE_AT, MESSAGE_ID, WAS_DUE_AT, string, text_of
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import SqsDelayError
 from sqsdelay.ports import in_each_child
 from sqsdelay.ports.queues import Delivery, Failure
 from sqsdelay.rabbitmq import message as amqp
@@ -34,22 +30,16 @@ from sqsdelay.rabbitmq.outbox import RabbitMqOutbox, with_headers, with_reason
 from sqsdelay.rabbitmq.topology import check_queue_name, lasting_queue, quorum_queue
 from sqsdelay.timeouts import sender
 
-logger = logging.getLogger(__name__)
-
 PREFETCH: Final = 100
 """Deliveries without an acknowledgement, and so the most of one batch."""
 
-_OPEN_SECONDS: Final = 10.0
-"""How long a connected broker may take until it delivers; a queue without a leader never does."""
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Received:
+class Received(NamedTuple):
     """A message as the broker delivered it. What came over a lost connection comes again."""
 
     consumer: QueueConsumer
-    channel: Any
-    tag: int
+    session: Session
+    method: Any
     properties: BasicProperties
     body: bytes
 
@@ -64,17 +54,17 @@ class QueueConsumer:
 
     def _begin_anew(self) -> None:
         """Without a connection: one that another process opened is left to that one."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._session: Session | None = None
-        self._channel: Any = None
 
     def _consume(self, session: Session) -> None:
-        """Let the queue's messages arrive over a new connection."""
-        self._channel = session.channel()
-        self._given_back: list[tuple[float, Received]] = []
-        self._cancelled: list[Any] = []
-        self._channel.add_on_cancel_callback(self._cancelled.append)
-        self._arrived: deque[Taken] = deque()
+        """Let the queue's messages arrive over a new connection, which is lost when the queue is."""
+
+        def lose(_: Any) -> None:
+            session.lost = ConnectionError(f"the broker ended the delivery from {self.queue}")
+
+        self._channel, self._arrived = session.channel(), deque[Taken]()
+        self._channel.add_on_cancel_callback(lose)
         session.consume(self.queue, PREFETCH, self._arrived)
         session.seconds = inf
 
@@ -82,67 +72,45 @@ class QueueConsumer:
         """Up to `PREFETCH` messages, waiting at most so long for the first."""
         with self._lock:
             try:
-                return self._receive(wait_seconds)
+                if self._session is None:  # a queue without a leader never delivers
+                    self._session = Session(self.given, seconds=10.0, set_up=self._consume)
+                self._session.wait(lambda: self._arrived, seconds=wait_seconds)
             except errors.QueueMissing:
                 raise
-            except (AMQPError, OSError, SqsDelayError) as error:
-                self._drop()
+            except (AMQPError, OSError, errors.SqsDelayError) as error:
+                self.close()
                 # A refused login, too: `check` has found it let in, so it may be again.
                 raise errors.QueueUnavailable(str(translated(error, self.given))) from error
-
-    def _receive(self, wait_seconds: float) -> list[Received]:
-        if self._session is None:
-            self._session = Session(self.given, seconds=_OPEN_SECONDS, set_up=self._consume)
-        deadline = time.monotonic() + wait_seconds
-        while True:
-            now = time.monotonic()
-            for due, received in self._given_back:
-                if due <= now:
-                    self._channel.basic_nack(received.tag, requeue=True)
-            self._given_back = [each for each in self._given_back if each[0] > now]
-            pause = min(max(deadline, now), *(due for due, _ in self._given_back), inf) - now
-            self._session.wait(lambda: self._arrived or self._cancelled, seconds=pause)
-            if self._cancelled:
-                raise ConnectionError(f"the broker ended the delivery from {self.queue}")
-            if self._arrived or deadline <= now:
-                arrived, channel = list(self._arrived), self._channel
-                self._arrived.clear()
-                return [
-                    Received(self, channel, method.delivery_tag, properties, body)
-                    for method, properties, body in arrived
-                ]
+            received = [Received(self, self._session, *each) for each in self._arrived]
+            self._arrived.clear()
+            return received
 
     def acknowledge(self, received: Received) -> None:
-        """Be done with a message; one that could not be acknowledged is delivered again."""
+        """Be done with a message; one whose connection has ended is delivered again."""
         with self._lock:
-            if received.channel is self._channel:
-                try:
-                    self._channel.basic_ack(received.tag)
-                except (AMQPError, OSError) as error:
-                    logger.warning("not acknowledged, it will come again: %r", error)
-                    self._drop()
+            if received.session is self._session and self._channel.is_open:
+                self._channel.basic_ack(received.method.delivery_tag)
 
     def give_back(self, received: Received, *, seconds: float) -> None:
         """Return a message to its queue after so many seconds, or sooner if the connection ends: a queue
         has no such pause, so it is kept unacknowledged meanwhile."""
         with self._lock:
-            if received.channel is self._channel:
-                self._given_back.append((time.monotonic() + seconds, received))
+            channel = self._channel
+
+            def give_back() -> None:
+                if channel.is_open:
+                    channel.basic_nack(received.method.delivery_tag)
+
+            if received.session is self._session:
+                received.session.wire.call_later(seconds, give_back)
 
     def close(self) -> None:
         """End the connection; what was not acknowledged returns to the queue."""
         with self._lock:
-            self._drop()
+            session, self._session = self._session, None
+            if session is not None:
+                session.close()
 
-    def _drop(self) -> None:
-        session, self._session, self._channel = self._session, None, None
-        if session is not None:
-            session.close()
-
-
-TIMEOUTS_SUFFIX: Final = ".Timeouts"
-TIMEOUTS_DISPATCHER_SUFFIX: Final = ".TimeoutsDispatcher"
-"""NServiceBus's names. Source: docs.particular.net/nservicebus/messaging/timeout-manager."""
 
 ANNOUNCED_AT: Final = "sqsdelay.AnnouncedAt"
 """Epoch milliseconds on the clock of the process that found a message due."""
@@ -151,32 +119,19 @@ _OURS: Final = (sender.DESTINATION, DUE_AT, WAS_DUE_AT, MESSAGE_ID)
 
 
 def timeout_queues(endpoint: str) -> tuple[str, str]:
-    """The timeouts queue and the timeouts dispatcher queue of an endpoint."""
+    """An endpoint's timeouts queue and timeouts dispatcher queue, as NServiceBus names them. Source:
+    docs.particular.net/nservicebus/messaging/timeout-manager."""
     check_queue_name(endpoint)
-    return endpoint + TIMEOUTS_SUFFIX, endpoint + TIMEOUTS_DISPATCHER_SUFFIX
+    return f"{endpoint}.Timeouts", f"{endpoint}.TimeoutsDispatcher"
 
 
 def create_timeout_queues(url: str, endpoint: str) -> list[str]:
-    """Create the endpoint's queue, error queue and timeout queues that do not exist yet.
-
-    All are durable quorum queues. Those there already stay as they are.
-
-    Returns:
-        The names of the queues that were created.
-
-    Raises:
-        ConfigurationError, InvalidEndpoint: no such URL, no permission; no usable name.
-        QueueUnavailable: the broker cannot be reached.
-    """
-    timeouts, dispatcher = timeout_queues(endpoint)
-    wanted = (
-        quorum_queue(endpoint),
-        lasting_queue(endpoint + ERROR_QUEUE_SUFFIX),
-        lasting_queue(timeouts),
-        lasting_queue(dispatcher),
-    )
+    """Create the endpoint's queue, error queue and timeout queues that do not exist yet, as durable quorum
+    queues; the names of those created. Raises ConfigurationError: no such URL, no permission;
+    InvalidEndpoint: no usable name; QueueUnavailable: the broker cannot be reached."""
+    names = (*timeout_queues(endpoint), endpoint + ERROR_QUEUE_SUFFIX)
     with Session(parameters(url)) as session:
-        return create_missing(session, *wanted)
+        return create_missing(session, quorum_queue(endpoint), *map(lasting_queue, names))
 
 
 class RabbitMqTimeouts(RabbitMqOutbox):
@@ -247,9 +202,25 @@ class RabbitMqTimeouts(RabbitMqOutbox):
 
     def reject_unreadable(self, deliveries: Sequence[Delivery[Any]]) -> list[Failure | None]:
         def to_error_queue(each: Delivery[Any]) -> Publication:
-            return Publication(
-                "", self._error_queue, *_unreadable(each.receipt, each.content.reason)
+            properties, body, reason = (
+                each.receipt.properties,
+                each.receipt.body,
+                each.content.reason,
             )
+            about, kept = {"reason": reason}, amqp.resendable(properties)
+            try:
+                attributes = amqp.packed(kept)
+            except errors.InvalidMessage:
+                about["properties"], attributes = repr(kept), {}
+            message = StoredMessage(
+                message_id=properties.message_id or "",
+                destination="",
+                due_ms=0,
+                body=body,
+                attributes=attributes,
+                unreadable=reason,
+            )
+            return Publication("", self._error_queue, *with_reason(message, about))
 
         return self._publish(deliveries, to_error_queue)
 
@@ -293,20 +264,3 @@ def read_timeout(properties: BasicProperties, body: bytes) -> StoredMessage | Re
     except (errors.InvalidEndpoint, errors.InvalidMessage) as error:
         return Reject(str(error))
     return message
-
-
-def _unreadable(received: Received, reason: str) -> tuple[bytes, BasicProperties]:
-    about, kept = {"reason": reason}, amqp.resendable(received.properties)
-    try:
-        attributes = amqp.packed(kept)
-    except errors.InvalidMessage:
-        about["properties"], attributes = repr(kept), {}
-    message = StoredMessage(
-        message_id=received.properties.message_id or "",
-        destination="",
-        due_ms=0,
-        body=received.body,
-        attributes=attributes,
-        unreadable=reason,
-    )
-    return with_reason(message, about)

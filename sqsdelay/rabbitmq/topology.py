@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 from sqsdelay.core.readable import Problem
@@ -29,11 +28,8 @@ MAX_NAME_BYTES: Final = 255
 """Names of exchanges and queues, and routing keys: an AMQP 0-9-1 short string, in UTF-8.
 Source: AMQP 0-9-1 specification, section 4.2.5.3."""
 
-KEY_BYTES: Final = 2 * LEVELS
-"""What the delay takes of a routing key: a digit and a dot per level."""
-
-MAX_ENDPOINT_BYTES: Final = MAX_NAME_BYTES - KEY_BYTES
-"""What a routing key leaves for the endpoint's name: 199 bytes."""
+MAX_ENDPOINT_BYTES: Final = MAX_NAME_BYTES - 2 * LEVELS
+"""What a routing key leaves for the endpoint's name, with a digit and a dot per level: 199 bytes."""
 
 PROBE: Final = "sqsdelay-probe-"
 """How the name of nobody's queue starts, for which a message finds out whether it is caught."""
@@ -44,13 +40,17 @@ DELIVERY_LIMIT: Final = 2**31 - 1
 rabbitmq.com/docs/quorum-queues, "Poison Message Handling"."""
 
 
+Arguments = Mapping[str, str | int]
+_NONE: Final[Arguments] = {}
+
+
 class Place(NamedTuple):
     """A durable exchange or queue."""
 
     kind: Literal["exchange", "queue"]
     name: str
     type: str = "topic"
-    arguments: Mapping[str, str | int] = MappingProxyType({})
+    arguments: Arguments = _NONE
 
 
 class Binding(NamedTuple):
@@ -59,29 +59,26 @@ class Binding(NamedTuple):
     source: str
     destination: str
     routing_key: str
-    to_exchange: bool = False
+    kind: Literal["exchange", "queue"] = "queue"
 
 
-def quorum_queue(name: str, more: Mapping[str, str | int] = MappingProxyType({})) -> Place:
+def quorum_queue(name: str, more: Arguments = _NONE) -> Place:
     return Place("queue", name, "quorum", {"x-queue-type": "quorum", **more})
 
 
-def lasting_queue(name: str) -> Place:
+def lasting_queue(name: str, more: Arguments = _NONE) -> Place:
     """A queue whose messages stay until someone takes them, however often they are looked at."""
-    return quorum_queue(name, {"x-delivery-limit": DELIVERY_LIMIT})
+    return quorum_queue(name, {"x-delivery-limit": DELIVERY_LIMIT, **more})
 
 
-def waiting_queue(name: str, *, ttl_ms: int, onward: str, limited: bool = False) -> Place:
-    """A queue whose messages wait so long, and then until the next queue confirms them; with ``limited``,
-    without a delivery limit of its own."""
-    queue = quorum_queue(name) if limited else lasting_queue(name)
-    waits: dict[str, str | int] = {
+def _waiting(ttl_ms: int, onward: str) -> Arguments:
+    """Messages wait so long, and then until the next queue confirms them."""
+    return {
         "x-dead-letter-strategy": "at-least-once",
         "x-overflow": "reject-publish",
         "x-message-ttl": ttl_ms,
         "x-dead-letter-exchange": onward,
     }
-    return queue._replace(arguments={**queue.arguments, **waits})
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +109,10 @@ class Topology:
         """True where an NServiceBus endpoint may declare the same infrastructure."""
         return self.prefix == SHARED_PREFIX
 
+    def command(self, *words: str) -> str:
+        """``sqsdelay rabbitmq …`` on this infrastructure, to be pasted into a shell."""
+        return shlex.join(["sqsdelay", "rabbitmq", "--prefix", self.prefix, *words])
+
     @property
     def delivery_exchange(self) -> str:
         return f"{self.prefix}.delay-delivery"
@@ -127,12 +128,9 @@ class Topology:
         return f"{self.prefix}.delay-hand-over"
 
     def way(self, endpoint: str) -> list[Place | Binding]:
-        """What brings an endpoint's due messages to its queue, its last step first.
-
-        A level hands over one message after the other. If the endpoint's queue were the next place, a
-        full one would hold up all other endpoints' messages behind its own. So, where not shared, they
-        wait in a hand-over queue of its own for as long as it refuses them.
-        """
+        """What brings an endpoint's due messages to its queue, its last step first. A level hands over one
+        after the other: were the endpoint's queue its next place, a full one would hold up all others'
+        messages. So, where not shared, they wait in a hand-over queue of its own while it refuses them."""
         key = binding_key(endpoint)
         if self.shared:
             return [Binding(self.delivery_exchange, endpoint, key)]
@@ -145,16 +143,19 @@ class Topology:
             )
         return [
             Binding(self.hand_over, endpoint, key),
-            waiting_queue(name, ttl_ms=0, onward=self.hand_over),
+            lasting_queue(name, _waiting(0, self.hand_over)),
             Binding(self.delivery_exchange, name, key),
         ]
 
-    def catching_policy(self, virtual_host: str) -> str:
-        """The command by which an infrastructure shared with NServiceBus catches the undeliverable."""
-        pattern = "^" + re.escape(self.delivery_exchange).replace("\\-", "-") + "$"
-        return (
+    def uncaught(self, virtual_host: str) -> Problem:
+        """What is wrong where NServiceBus's infrastructure lacks the policy that catches what is lost."""
+        pattern = re.escape(self.delivery_exchange).replace("\\-", "-")
+        return Problem(
+            f"exchange {self.delivery_exchange}",
+            "has no alternate exchange: messages for an unbound endpoint block all others for minutes",
             f"rabbitmqctl set_policy -p '{virtual_host}' --apply-to exchanges {self.undeliverable} "
-            f"'{pattern}' '{{\"alternate-exchange\":\"{self.undeliverable}\"}}'"
+            f"'^{pattern}$' '{{\"alternate-exchange\":\"{self.undeliverable}\"}}'",
+            fatal=False,
         )
 
     def level_name(self, level: int) -> str:
@@ -179,9 +180,9 @@ class Topology:
         """Every queue but those of endpoints: the levels, which wait 2^level seconds, and the catch-all.
         NServiceBus's levels have no delivery limit of their own: on RabbitMQ 4 a policy must set it."""
         yield lasting_queue(self.undeliverable)
+        declared = quorum_queue if self.shared else lasting_queue
         for level in range(LEVELS):
-            name, ttl_ms = self.level_name(level), 2**level * 1000
-            yield waiting_queue(name, ttl_ms=ttl_ms, onward=self.after(level), limited=self.shared)
+            yield declared(self.level_name(level), _waiting(2**level * 1000, self.after(level)))
 
     def bindings(self) -> Iterator[Binding]:
         """Every binding: bit 1 waits in the level's queue, bit 0 passes on at once."""
@@ -189,31 +190,16 @@ class Topology:
         for level in range(LEVELS):
             name, higher = self.level_name(level), "*." * (MAX_LEVEL - level)
             yield Binding(name, name, f"{higher}1.#")
-            yield Binding(name, self.after(level), f"{higher}0.#", to_exchange=True)
-
-
-def uncaught(topology: Topology, virtual_host: str) -> Problem:
-    """What is wrong with an infrastructure shared with NServiceBus that has not that policy."""
-    return Problem(
-        f"exchange {topology.delivery_exchange}",
-        "has no alternate exchange: messages for an unbound endpoint block all others for minutes",
-        topology.catching_policy(virtual_host),
-        fatal=False,
-    )
+            yield Binding(name, self.after(level), f"{higher}0.#", "exchange")
 
 
 _NAME: Final = re.compile(r"(.+)\.delay-(?:level-\d\d|delivery|hand-over)", re.DOTALL)
 
 
-def command(topology: Topology, *words: str) -> str:
-    """``sqsdelay rabbitmq …`` on this infrastructure, to be pasted into a shell."""
-    return shlex.join(["sqsdelay", "rabbitmq", "--prefix", topology.prefix, *words])
-
-
 def declare_command(name: str) -> str:
     """The command that declares the infrastructure to which an exchange or queue of this name belongs."""
     match = _NAME.search(name)
-    return command(Topology(match[1]), "declare") if match else "sqsdelay rabbitmq declare"
+    return Topology(match[1]).command("declare") if match else "sqsdelay rabbitmq declare"
 
 
 _KEY: Final = re.compile(rf"((?:[01]\.){{{LEVELS}}})(.+)", re.DOTALL)
@@ -239,7 +225,7 @@ def check_queue_name(endpoint: str) -> str:
     if size > MAX_ENDPOINT_BYTES:
         raise InvalidEndpoint(
             f"endpoint {endpoint[:40]!r}… has {size} bytes in UTF-8; the limit is {MAX_ENDPOINT_BYTES} "
-            f"(a routing key holds {MAX_NAME_BYTES}, {KEY_BYTES} are the delay); shorten it"
+            f"(a routing key holds {MAX_NAME_BYTES}, {2 * LEVELS} are the delay); shorten it"
         )
     if {"*", "#"} & set(endpoint.split(".")):
         raise InvalidEndpoint(

@@ -60,7 +60,7 @@ class Driver:
         """What one attempt stages with."""
         options = Options(store="s3://parked", endpoint="orders", retry_seconds=0, parts=parts)
         rows = Rows(
-            columns=Columns(names=frozenset(COLUMNS), key=None),
+            columns=Columns(names=frozenset(COLUMNS)),
             options=options,
             delay_start_ms=self.clock.now_ms(),
         )

@@ -46,7 +46,7 @@ def walk(topology: Topology, exchange: str, key: str) -> tuple[int, list[str]]:
     waited, visited = 0, []
     while exchange != topology.delivery_exchange:
         (taken,) = [b for b in bindings if b.source == exchange and matches(b.routing_key, key)]
-        if taken.to_exchange:
+        if taken.kind == "exchange":
             exchange = taken.destination
         else:
             waited += ttl[taken.destination]

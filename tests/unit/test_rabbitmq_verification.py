@@ -31,25 +31,25 @@ class Broker(Management):
         nodes: Sequence[dict[str, Any]] = (),
     ) -> None:
         super().__init__("http://localhost", "/")
+        caught = {"name": "nsb.v2.delay-delivery", "type": "topic", "policy": "caught"}
         self._answers: dict[str, Any] = {
             "/overview": {"rabbitmq_version": version},
             "/queues/%2F": list(queues),
             "/queues/%2F?columns=name,reductions,messages_unacknowledged,messages_dlx": [],
             "/feature-flags": [{"name": "stream_queue", "state": "enabled"}],
+            "/bindings/%2F": bindings_of(topology) if bindings is None else bindings,
+            "/exchanges/%2F": [caught],
+            "/policies/%2F/caught": {"definition": {"alternate-exchange": "any"}},
+            "/nodes": nodes,
         }
-        self._answers["/bindings/%2F"] = bindings_of(topology) if bindings is None else bindings
-        caught = {"name": "nsb.v2.delay-delivery", "type": "topic", "policy": "caught"}
-        self._answers["/exchanges/%2F"] = [caught]
-        self._answers["/policies/%2F/caught"] = {"definition": {"alternate-exchange": "any"}}
-        self._answers["/nodes"] = nodes
-
         self._topology = topology
 
     def get(self, path: str) -> Any:
         return self._answers[path]
 
     def problems(self) -> list[Problem]:
-        return list(_hidden(self, self._topology))
+        listed = {kind: self.named(f"{kind}s") for kind in ("exchange", "queue")}
+        return list(_hidden(self, self._topology, listed))
 
 
 def bindings_of(topology: Topology) -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ def bindings_of(topology: Topology) -> list[dict[str, Any]]:
             "source": each.source,
             "destination": each.destination,
             "routing_key": each.routing_key,
-            "destination_type": "exchange" if each.to_exchange else "queue",
+            "destination_type": each.kind,
         }
         for each in topology.bindings()
     ]
@@ -128,13 +128,8 @@ def test_levels_that_one_node_may_take_along_are_found(
 ) -> None:
     """On a cluster of three a level has three members, and most of them are there."""
     topology, names = Topology("acme"), ["a", "b", "c"]
-    level = next(each for each in topology.queues() if each.name == topology.level_name(3))
-    queue = {
-        "name": level.name,
-        "arguments": level.arguments,
-        "members": names[:members],
-        "online": names[:online],
-    }
+    name = topology.level_name(3)
+    queue = {"name": name, "members": names[:members], "online": names[:online]}
     nodes = [{"name": name} for name in names]
     (problem,) = Broker(topology, queues=[queue], nodes=nodes).problems()
     assert (problem.subject, problem.fatal) == ("queue acme.delay-level-03", fatal)
@@ -162,9 +157,10 @@ def test_an_alarm_is_told() -> None:
 
 def test_management_urls_that_are_none_do_not_show_their_password() -> None:
     """Nor does one where nothing answers. One that fails says nothing about them."""
-    with pytest.raises(ConfigurationError, match="does not start with http") as caught:
-        Management("amqp://u:sesame@host", "/")
-    assert "sesame" not in str(caught.value)
+    for url in ("amqp://u:sesame@host", "http://u:1/sesame@host"):
+        with pytest.raises(ConfigurationError, match="does not start with http") as caught:
+            Management(url, "/")
+        assert "sesame" not in str(caught.value)
     with pytest.raises(QueueUnavailable, match="cannot be reached") as unreachable:
         Management("http://u:sesame@127.0.0.1:1", "/").named("queues")
     assert "sesame" not in str(unreachable.value)
@@ -201,23 +197,18 @@ class Counting(Management):
 
 def count(management: Counting) -> int:
     with patch("sqsdelay.rabbitmq.management.time", management):
-        last = held(management, [LEVEL])[LEVEL][-1]
-        return last.dead_lettering + last.unacknowledged
+        return held(management, [LEVEL])[LEVEL][-1]["messages_dlx"]
 
 
-def row(mark: int, dead_lettering: int = 0, unacknowledged: int = 0) -> dict[str, Any]:
-    return {
-        "reductions": mark,
-        "messages_dlx": dead_lettering,
-        "messages_unacknowledged": unacknowledged,
-    }
+def row(mark: int, dead_lettering: int = 0) -> dict[str, Any]:
+    return {"reductions": mark, "messages_dlx": dead_lettering}
 
 
 @pytest.mark.parametrize(
     ("rows", "counted"),
     [
-        ((row(1), row(1), row(2), row(3, dead_lettering=130)), 130),
-        ((row(1, unacknowledged=7), row(2, unacknowledged=7), row(3)), 0),
+        ((row(1), row(1), row(2), row(3, 130)), 130),
+        ((row(1, 7), row(2, 7), row(3)), 0),
         ((None, None, row(1), row(2), row(3)), 0),
     ],
     ids=["old count of nothing", "old count of something", "just declared"],
@@ -255,7 +246,7 @@ def test_a_hand_over_stands_if_no_newer_count_is_lower(
     counts: tuple[int, ...], told: list[tuple[str, bool]]
 ) -> None:
     """One that goes on holds messages too, but not ever more; what has gone meanwhile is not told."""
-    rows = [row(mark, dead_lettering=count) for mark, count in enumerate((counts[0], *counts))]
+    rows = [row(mark, count) for mark, count in enumerate((counts[0], *counts))]
     management = Counting(*rows)
     with patch("sqsdelay.rabbitmq.management.time", management):
         problems = list(_handed_over(management, Topology("acme")))

@@ -124,9 +124,7 @@ def test_names_of_columns_have_no_case() -> None:
     """As everywhere in Spark; the table keeps its own spelling in the rejects."""
     batch = pa.RecordBatch.from_pydict({"Body": ["x"], "MESSAGE_ID": ["m"], "delay_seconds": [1]})
     names = {"Body": "body", "MESSAGE_ID": "message_id"}
-    columns = Columns(
-        names=frozenset({"body", "message_id", "delay_seconds"}), key=None, spelled=names
-    )
+    columns = Columns(names=frozenset({"body", "message_id", "delay_seconds"}), spelled=names)
     rows = Rows(columns=columns, options=Options(endpoint="o"), delay_start_ms=NOW_MS)
     ((_, message),) = rows.read(rows.resolved(batch))
     assert isinstance(message, Message)
@@ -140,7 +138,7 @@ def test_what_is_past_is_rejected_where_that_was_asked_for() -> None:
     batch = pa.RecordBatch.from_pydict(
         {"body": ["x"] * 2, "message_id": ["a", "b"], "due_at": dues}
     )
-    columns = Columns(names=frozenset(batch.schema.names), key=None)
+    columns = Columns(names=frozenset(batch.schema.names))
     options = Options(endpoint="o")
     for refused_before, late in ((None, False), (NOW_MS, True)):
         rows = Rows(

@@ -62,7 +62,7 @@ def one_task(clock: ManualClock, queues: InMemoryQueues | None = None, **more: A
     queues = queues or InMemoryQueues(clock)
     queues.create_endpoint("orders")
     rows = Rows(
-        columns=Columns(names=frozenset({"body", "delay_seconds", "message_id"}), key=None),
+        columns=Columns(names=frozenset({"body", "delay_seconds", "message_id"})),
         options=Options(endpoint="orders"),
         delay_start_ms=clock.now_ms(),
     )
@@ -236,7 +236,7 @@ def test_a_plan_counts_from_the_jobs_instant(tmp_path: Path) -> None:
     """Of a job that was killed, or stopped by Ctrl-C, it plans the rest: its receipts have the due times of
     the first run. Of one that never ran, it leaves nothing."""
     options = Options(job="job", receipts=str(tmp_path), plan=True, region="us-east-1")
-    sink = Sink(options=options, columns=Columns(names=frozenset({"body", "due_at"}), key=None))
+    sink = Sink(options=options, columns=Columns(names=frozenset({"body", "due_at"})))
     assert sink.begin().delay_start_ms > 1000
     assert list(tmp_path.iterdir()) == []
     receipts = Receipts(str(tmp_path), "job")
@@ -253,7 +253,7 @@ def test_no_task_begins_without_a_store_that_is_one(monkeypatch: pytest.MonkeyPa
     """Be it an empty text: not each task, after the job has begun."""
     monkeypatch.setattr("sqsdelay.spark.sink.job.planned_ms", lambda *_: 0)
     options = Options(endpoint="orders", store="", region="us-east-1")
-    columns = Columns(names=frozenset({"body", "due_at"}), key=None)
+    columns = Columns(names=frozenset({"body", "due_at"}))
     with pytest.raises(ConfigurationError, match="the store's URL is not valid"):
         Sink(options=options, columns=columns).begin()
 
@@ -292,7 +292,7 @@ def test_two_writes_of_one_micro_batch_keep_the_rejects_of_both(
     context = Mock(partitionId=number, attemptNumber=number, taskAttemptId=number)
     monkeypatch.setattr("pyspark.TaskContext.get", lambda: context)
     monkeypatch.setattr("sqsdelay.spark.sink.worker.pace", lambda: CallPace())
-    columns = Columns(names=frozenset({"body", "due_at", "message_id"}), key=None)
+    columns = Columns(names=frozenset({"body", "due_at", "message_id"}))
     options = Options(job="j", batch=7, rejects=str(tmp_path), region="us-east-1")
     for bodies in (["a", "A"], ["b"], ["A", "a"], ["b"]):
         dues, ids = [datetime(2035, 1, 1, tzinfo=UTC)] * len(bodies), [""] * len(bodies)
@@ -396,7 +396,7 @@ def test_a_file_that_would_fail_later_is_refused_at_once(
 def test_the_collector_passes_over_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its model of SQS is most of what stays for good."""
     rows = Rows(
-        columns=Columns(names=frozenset({"body"}), key=None),
+        columns=Columns(names=frozenset({"body"})),
         options=Options(endpoint="orders", region="us-east-1"),
         delay_start_ms=0,
     )

@@ -163,7 +163,7 @@ class Columns:
     they are here, by the table's own spelling where that differs."""
 
     names: frozenset[str]
-    key: str | None
+    key: str | None = None
     spelled: Mapping[str, str] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:

@@ -223,9 +223,9 @@ class Task:
             if receipts is not None:
                 told = message.message_id, message.due_at, str(result.route), mark
                 receipts.add(endpoint, *told)
-        for _, error in refused:
-            if isinstance(error, _OF_NO_ROW):
-                raise error
+        for _, why in refused:
+            if isinstance(why, _OF_NO_ROW):
+                raise why
         return refused
 
 

@@ -230,8 +230,8 @@ class S3Store(Changes, Pages, DelayedMessageStore):
             if wheel.unreadable or (first is None and any(bucket.listed(wheel.slots_prefix))):
                 return
             passed_ms = inf if first is None else first.start_ms
-            batches = filter(layout.BATCH.fullmatch, (key.removeprefix(prefix) for key in decided))
-            over = [f"{prefix}{each}" for each in batches if is_over(*layout.times_of(each))]
+            named = filter(layout.BATCH.fullmatch, (key.removeprefix(prefix) for key in decided))
+            over = [f"{prefix}{each}" for each in named if is_over(*layout.times_of(each))]
             bucket.each(bucket.delete, over)
             if not over:
                 break

@@ -47,19 +47,16 @@ def test_from_declare_to_teardown(broker: Broker) -> None:
 
 def test_a_mistake_is_one_line(broker: Broker) -> None:
     """No traceback, no password, and what to do."""
-    for code, arguments, text in (
-        (2, ("send", "orders", "--body", "x", "--delay", "9y"), "delay '9y' is not valid"),
-        (2, ("send", "orders", "--body", "x", "--delay", "268435456"), "exceeds the 268435455 s"),
-        (2, ("send", "orders", "--body", "x", "--header", "novalue"), "is not NAME=VALUE"),
-        (
-            2,
-            ("--url", "http://u:sesame@host", "declare"),
-            "does not start with amqp:// or amqps://",
-        ),
-        (2, ("transfer", "--to", broker.url), "source and target are both 'sqsdelay'"),
+    send, url = ("send", "orders", "--body", "x"), "http://u:sesame@host"
+    for arguments, text in (
+        ((*send, "--delay", "9y"), "delay '9y' is not valid"),
+        ((*send, "--delay", "268435456"), "exceeds the 268435455 s"),
+        ((*send, "--header", "novalue"), "is not NAME=VALUE"),
+        (("--url", url, "declare"), "does not start with amqp:// or amqps://"),
+        (("transfer", "--to", broker.url), "source and target are both 'sqsdelay'"),
     ):
         done = broker.cli(*arguments)
-        assert done.returncode == code
+        assert done.returncode == 2
         assert text in done.stderr
         assert done.stderr.count("\n") == 1
         assert "sesame" not in done.stderr

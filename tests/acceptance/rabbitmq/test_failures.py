@@ -8,6 +8,7 @@ import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -256,6 +257,20 @@ def test_a_transfer_keeps_the_time_left(node: Broker, broker: Broker) -> None:
     assert all(a.properties.headers[DELAY_HEADER] <= 11 for a in arrivals)
     assert broker.wait_count("old.delay-level-09", 3) == 3
     assert broker.count("new.delay-level-26") == 1
+
+
+def test_a_transfer_ends_where_its_target_cannot_be_reached(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each further 30 messages would wait for it as long. None is lost."""
+    old = broker.ready("orders", prefix="old")
+    with RabbitMqSender(broker.url, prefix="old") as sender:
+        sender.send_many("orders", [RabbitMqMessage("x", delay=1000)] * 90)
+    hasty = partial(RabbitMqSender, connect_seconds=0.5)
+    monkeypatch.setattr("sqsdelay.rabbitmq.administration.RabbitMqSender", hasty)
+    with pytest.raises(QueueUnavailable, match="cannot be reached"):
+        transfer(broker.url, "amqp://guest:guest@127.0.0.1:1", source=old, force=True)
+    assert broker.wait_count(old.level_name(9), 90) == 90
 
 
 def test_a_sender_goes_to_the_next_node(broker: Broker) -> None:

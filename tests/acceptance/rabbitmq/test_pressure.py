@@ -17,7 +17,7 @@ from pika import BasicProperties
 
 from sqsdelay.errors import QueueUnavailable, SendFailed, Unconfirmed
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, bind, verify
-from sqsdelay.rabbitmq.administration import PREFETCH, _undeliverable
+from sqsdelay.rabbitmq.administration import PREFETCH, undeliverable
 from sqsdelay.rabbitmq.connection import Session, Wire, parameters
 from sqsdelay.rabbitmq.link import DRAIN_SECONDS, Jobs, Link, Publication
 from sqsdelay.rabbitmq.publisher import Publisher
@@ -178,7 +178,7 @@ def test_twenty_thousand_undeliverable_messages(broker: Broker) -> None:
         publisher.publish(publications)
     assert [p for p in publications if p.error is not None] == []
     with Session(parameters(broker.url)) as session:
-        next(_undeliverable(session, acme))
+        next(undeliverable(session, acme))
         # All together, 20,000 of 1 MiB would be 20 GiB on their way, and the broker out of memory.
         assert broker.count(acme.undeliverable) >= MANY - PREFETCH
     assert broker.wait_count(acme.undeliverable, MANY) == MANY

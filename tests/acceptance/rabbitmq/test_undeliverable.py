@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 from kombu.connection import Connection
+from pika import BasicProperties
 
 from sqsdelay.errors import ConfigurationError, InvalidMessage, QueueMissing
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare
@@ -166,12 +167,13 @@ def test_a_message_that_cannot_be_written_stays_and_holds_up_no_other(broker: Br
 
 def test_binding_sends_on_its_own_messages_only(broker: Broker) -> None:
     """What waits for another endpoint stays, through the command line. The second's queue is there, but the
-    sender leaves binding it to others."""
+    sender leaves binding it to others. It names its user, whom the broker believes of nobody else."""
     declare(broker.url, Topology("acme"))
+    url, properties = broker.user("shop"), BasicProperties(user_id="shop")
     for name in ("second", "first"):
         broker.queue(name)
-        with RabbitMqSender(broker.url, prefix="acme", bind=name == "first") as sender:
-            sender.send(name, name, delay=1)
+        with RabbitMqSender(url, prefix="acme", bind=name == "first") as sender:
+            sender.send(name, name, delay=1, properties=properties)
     broker.delete_queue("first")
     assert broker.wait_count("acme.delay-undeliverable", 2) == 2
     assert broker.count("second") == 0

@@ -174,7 +174,7 @@ def test_two_attempts_at_the_same_time(job: Job) -> None:
 
     def attempt(store: DelayedMessageStore) -> Task:
         rows = Rows(
-            columns=Columns(names=frozenset(batch.schema.names), key=None),
+            columns=Columns(names=frozenset(batch.schema.names)),
             options=Options(endpoint=job.endpoint, retry_seconds=0),
             delay_start_ms=0,
         )
