@@ -28,6 +28,7 @@ from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.sqs import curl
 from sqsdelay.testing import ManualClock
 from sqsdelay.testing.local_aws import LocalAws
+from tests.patience import PATIENCE_SECONDS
 
 QUEUE = "https://sqs.eu-west-1.amazonaws.com/1/orders"
 DELETE: dict[str, Any] = {"QueueUrl": QUEUE, "Entries": [{"Id": "0", "ReceiptHandle": "r"}]}
@@ -105,7 +106,7 @@ def client_of(server: Server, **settings: Any) -> Any:
         "region_name": "eu-west-1",
         "aws_access_key_id": "AKIDEXAMPLE",
         "aws_secret_access_key": "se/cr+et:=",
-        "config": Config(connect_timeout=5, read_timeout=5, retries={"total_max_attempts": 2}),
+        "config": Config(read_timeout=PATIENCE_SECONDS, retries={"total_max_attempts": 2}),
     }
     return boto3.client("sqs", **defaults | settings)
 

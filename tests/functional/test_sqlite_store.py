@@ -322,9 +322,9 @@ def test_messages_leave_a_full_file(tmp_path: Path) -> None:
     """Neither a claim nor a removal needs a page more: all of thousands, and there is room again."""
     clock = ManualClock()
     with opened(tmp_path, clock=clock) as store:
-        store._connection.execute("PRAGMA max_page_count = 1000")
+        store._connection.execute("PRAGMA max_page_count = 300")
         stored = fill(store, clock, 100)
-        assert stored > 10_000
+        assert stored > 2_000
         outbox = InMemoryOutbox(clock)
         dispatcher = Dispatcher(store, outbox, clock=clock)
         while dispatcher.dispatch().claimed:
