@@ -3,8 +3,10 @@ metrics and in the log."""
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,7 +23,7 @@ from sqsdelay.ledger.events import Event, Ledger, as_fields
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, parking_settings
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.relaying.outcomes import DEFAULT_MAX_RECEIVES, Outcome, RelaySettings, Status
-from sqsdelay.sqs.client import default_client
+from sqsdelay.sqs.client import OutOfTime, default_client, limit_whole_answers
 
 if TYPE_CHECKING:
     from botocore.awsrequest import AWSRequest
@@ -60,26 +62,31 @@ def relay_settings(store: ParkingPlace | None, **more: Any) -> RelaySettings:
 class Until:
     """When an invocation has to have ended, by the monotonic clock in seconds; set anew by each."""
 
-    at: float = 0
+    kept_back: float = 1
+    at: float = math.inf
 
     def begin(self, context: Any) -> None:
-        """An invocation begins: Lambda's context says how long it may take; a second is kept back."""
-        self.at = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - 1
+        """An invocation begins: Lambda's context says how long it may take."""
+        self.at = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - self.kept_back
 
     def seconds_left(self) -> float:
         return self.at - time.monotonic()
 
 
-def sqs_client(*, connections: int) -> SQSClient:
-    """A client without this invocation's trace header, which botocore adds to each call within Lambda. SQS
-    would give it, and Lambda's recursion count (Lineage) in it, to messages without one of their own."""
+def sqs_client(*, connections: int, until: Until) -> SQSClient:
+    """A client whose requests end with the invocation. They are without its trace header, which botocore
+    adds to each call within Lambda. SQS would give it, and Lambda's recursion count (Lineage) in it, to
+    messages without one of their own."""
+
+    def prepare(request: AWSRequest, **_: object) -> None:
+        if until.seconds_left() <= 0:
+            raise OutOfTime()
+        del request.headers["X-Amzn-Trace-Id"]
+
     client = default_client(connections=connections, attempts=SHORT_CALL_ATTEMPTS)
-    client.meta.events.register("request-created.sqs", _drop_trace_header)
+    client.meta.events.register("request-created.sqs", prepare)
+    limit_whole_answers(client, until.seconds_left)
     return client
-
-
-def _drop_trace_header(request: AWSRequest, **_: object) -> None:
-    del request.headers["X-Amzn-Trace-Id"]
 
 
 class PowertoolsLedger:
@@ -118,25 +125,21 @@ def ledger_if_on(variable: str, endpoint: str, *, until: Until) -> Ledger | None
 
 
 def report_outcomes(
-    metrics: Metrics, logger: Logger, outcomes: Sequence[Outcome], *, unreadable: int = 0
-) -> None:
-    """Add each count and each lateness to the metrics, and log what failed or was rejected."""
-    counts = dict.fromkeys(Status, 0)
+    metrics: Metrics, logger: Logger, outcomes: Sequence[Outcome], unreadable: int = 0
+) -> Counter[Status]:
+    """Add each count and each lateness to the metrics, and log what failed or was rejected; the counts."""
+    counts = Counter(outcome.status for outcome in outcomes)
+    counts[Status.FAILED] += unreadable
     for outcome in outcomes:
-        counts[outcome.status] += 1
         if outcome.late_ms is not None:
             metrics.add_metric(function_names.LATENESS, MetricUnit.Milliseconds, outcome.late_ms)
         if outcome.error is not None:
             logger.warning(
                 outcome.status.value, message_id=outcome.copy.message_id, reason=outcome.error
             )
-    metrics.add_metric(function_names.HANDED_OVER, MetricUnit.Count, counts[Status.HANDED_OVER])
-    metrics.add_metric(function_names.DELIVERED, MetricUnit.Count, counts[Status.DELIVERED])
-    metrics.add_metric(function_names.HOPS, MetricUnit.Count, counts[Status.REQUEUED])
-    if counts[Status.FORWARDED]:
-        # Each metric is paid for by the month: only where there is a parking queue.
-        metrics.add_metric(function_names.FORWARDED, MetricUnit.Count, counts[Status.FORWARDED])
-    metrics.add_metric(function_names.PARKED, MetricUnit.Count, counts[Status.PARKED])
-    metrics.add_metric(function_names.CANCELLED, MetricUnit.Count, counts[Status.CANCELLED])
-    metrics.add_metric(function_names.REJECTED, MetricUnit.Count, counts[Status.REJECTED])
-    metrics.add_metric(function_names.FAILED, MetricUnit.Count, counts[Status.FAILED] + unreadable)
+    for status in Status:
+        # Each metric is paid for by the month: this one only where there is a parking queue.
+        if counts[status] or status is not Status.FORWARDED:
+            name = "HOPS" if status is Status.REQUEUED else status.name
+            metrics.add_metric(getattr(function_names, name), MetricUnit.Count, counts[status])
+    return counts

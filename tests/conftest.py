@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from botocore.loaders import Loader
 from hypothesis import settings
 
-from sqsdelay.testing import LocalAws, ManualClock
+from sqsdelay.testing import InMemoryStore, LocalAws, ManualClock
+from tests.faulty import FaultyQueues
+from tests.services.quick_aws import quicken_botocore, quicken_moto
 
 if TYPE_CHECKING:
     from tests.acceptance.rabbitmq.broker import Broker
@@ -26,13 +27,10 @@ for size in ("COLUMNS", "LINES"):
     # A test runner's own notion of a terminal; a console would keep it for good when it is made.
     os.environ.pop(size, None)
 
-# A boto3 session reads all services' models anew, and moto makes one for each test.
-_models: defaultdict[type, dict[Any, Any]] = defaultdict(dict)
-Loader._cache = property(lambda self: _models[type(self)], lambda *_: None)  # type: ignore[attr-defined]
-
+quicken_botocore()
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile(
-    "by day", max_examples=30, derandomize=True, deadline=None, print_blob=True
+    "by day", max_examples=20, derandomize=True, deadline=None, print_blob=True
 )
 settings.register_profile("long", max_examples=5000, deadline=None, print_blob=True)
 settings.load_profile("repeatable")  # --hypothesis-profile=long looks for new ways to fail
@@ -74,9 +72,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     if "moto" in sys.modules:
-        from tests.services.quick_moto import quicken
-
-        quicken()
+        quicken_moto()
+    gc.freeze()  # A million objects of imports are not looked through at each collection of garbage.
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -144,11 +141,32 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
+@pytest.fixture
+def queues(clock: ManualClock) -> FaultyQueues:
+    """An endpoint in memory; a file whose endpoint is another has fixtures of its own."""
+    queues = FaultyQueues(clock)
+    queues.create_endpoint("orders")
+    return queues
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> InMemoryStore:
+    return InMemoryStore(clock)
+
+
 @pytest.fixture(scope="session")
 def local_aws() -> Iterator[LocalAws]:
     """A local AWS for the whole session; tests use names of their own."""
     with LocalAws() as aws:
         yield aws
+
+
+@pytest.fixture
+def aws_here(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> LocalAws:
+    """This process's AWS is the local one."""
+    for name, value in local_aws.environment().items():
+        monkeypatch.setenv(name, value)
+    return local_aws
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from aws_lambda_powertools import Logger, Metrics
 
 from lambdas import settings
 from sqsdelay.cdk import function_names
+from sqsdelay.core.delay import begun_within
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.limits import DEFAULT_HOP_SECONDS, SHORT_CALL_SECONDS
 from sqsdelay.core.received_message import ReceivedMessage, from_lambda_event
@@ -55,7 +56,7 @@ def function() -> Function:
     until = settings.Until()
     ledger = settings.ledger_if_on(function_names.LEDGER_VARIABLE, endpoint.name, until=until)
     tracing, ledger = if_installed(ledger)
-    queues = SqsQueues(settings.sqs_client(connections=1))
+    queues = SqsQueues(settings.sqs_client(connections=1, until=until))
     url = os.environ.get(function_names.STORE_VARIABLE)
     store = open_place(url, endpoint=endpoint.name) if url else None
     relaying = settings.relay_settings(
@@ -88,16 +89,14 @@ def handler(event: Mapping[str, Any], context: Any) -> dict[str, list[dict[str, 
     received_at = time.monotonic()
     this = function()
     this.until.begin(context)
-    # No call is begun with less time left than it may take: where SQS does not answer, the function still
-    # says which messages failed. One that is cut off says nothing, and all come back, sent or not.
+    # No send is begun that may be cut off: nobody would know whether its messages were sent.
     kept_back = min(SHORT_CALL_SECONDS, this.until.seconds_left() / 2)
     records = event.get("Records") if isinstance(event, Mapping) else None
     if not isinstance(records, list):
         problem = "not an SQS event: it has no list of Records"
         this.logger.error(problem)
         raise MalformedMessage(problem)
-    copies: list[ReceivedMessage] = []
-    failed: list[str] = []
+    copies, failed = list[ReceivedMessage](), list[str]()
     for record in records:
         try:
             copies.append(from_lambda_event(record, received_at=received_at))
@@ -108,13 +107,12 @@ def handler(event: Mapping[str, Any], context: Any) -> dict[str, list[dict[str, 
             failed.append(str(record["messageId"]))
     outcomes: list[Outcome] = []
     if copies:
-        relay = _relay(this, records)
-        outcomes = relay.process(
-            copies, delete=False, held=lambda: this.until.seconds_left() > kept_back
-        )
+        with begun_within(this.until.seconds_left()):
+            outcomes = _relay(this, records).process(
+                copies, delete=False, held=lambda: this.until.seconds_left() > kept_back
+            )
     failed += [outcome.copy.sqs_message_id for outcome in outcomes if not outcome.settled]
-    unreadable = len(records) - len(copies)
-    settings.report_outcomes(this.metrics, this.logger, outcomes, unreadable=unreadable)
+    settings.report_outcomes(this.metrics, this.logger, outcomes, len(records) - len(copies))
     this.metrics.flush_metrics()
     return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in failed]}
 
@@ -122,8 +120,7 @@ def handler(event: Mapping[str, Any], context: Any) -> dict[str, list[dict[str, 
 def _relay(this: Function, records: list[Mapping[str, Any]]) -> Relay:
     """Whose queue the event is from; Lambda never mixes two queues in one event."""
     if this.due_relay is not None:
-        arns = [str(r.get("eventSourceARN")) for r in records if isinstance(r, Mapping)]
-        sources = {arn.rpartition(":")[2] for arn in arns}
+        sources = {str(record.get("eventSourceARN")).rpartition(":")[2] for record in records}
         due, delay = this.due_relay.source.name, this.delay_queue
         if sources == {due}:
             return this.due_relay

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-import boto3
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 from botocore.exceptions import BotoCoreError, ClientError
@@ -22,14 +22,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 from lambdas import settings
 from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.limits import DEFAULT_HOP_SECONDS, MAX_MESSAGE_TIMER_SECONDS, SHORT_CALL_ATTEMPTS
+from sqsdelay.core.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.opentelemetry import if_installed
 from sqsdelay.parking.parking import check
 from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
 from sqsdelay.relaying.gathering import Parker
-from sqsdelay.relaying.outcomes import Outcome, Status
-from sqsdelay.sqs.client import client_config
+from sqsdelay.relaying.outcomes import Status
+from sqsdelay.sqs.cloudwatch import short_client
 from sqsdelay.sqs.outbox import SqsOutbox
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import open_place
@@ -69,13 +69,13 @@ def function() -> Function:
     """Wire the function from its environment, once, on the first invocation."""
     endpoint = Endpoint.parse(os.environ[function_names.ENDPOINT_VARIABLE])
     store = open_place(os.environ[function_names.STORE_VARIABLE], endpoint=endpoint.name)
-    until = settings.Until()
+    until = settings.Until(kept_back=5)  # What was sent is also removed.
     if hasattr(store, "seconds_left"):
         # S3's: a turn of the wheel that Lambda cuts off is given up by the next.
         store.seconds_left = until.seconds_left
     ledger = settings.ledger_if_on(function_names.LEDGER_VARIABLE, endpoint.name, until=until)
     tracing, ledger = if_installed(ledger)
-    queues = SqsQueues(settings.sqs_client(connections=CONCURRENT_SENDS))
+    queues = SqsQueues(settings.sqs_client(connections=CONCURRENT_SENDS, until=until))
     outbox = SqsOutbox(queues, endpoint, concurrency=CONCURRENT_SENDS, tracing=tracing)
     dispatching = DispatchSettings(
         number_of_retries=settings.whole_setting(function_names.NUMBER_OF_RETRIES_VARIABLE, 0),
@@ -98,15 +98,8 @@ def function() -> Function:
         dispatcher.start()
     else:
         check(store)
-    parking = settings.relay_settings(
-        store,
-        hop_seconds=settings.whole_setting(
-            function_names.HOP_SECONDS_VARIABLE, DEFAULT_HOP_SECONDS
-        ),
-        ledger=ledger,
-        tracing=tracing,
-    )
-    parker = Parker(queues, endpoint, parking)
+    relaying = settings.relay_settings(store, ledger=ledger, tracing=tracing)
+    parker = Parker(queues, endpoint, relaying)
     metrics = Metrics(namespace=function_names.METRIC_NAMESPACE, service=endpoint.name)
     return Function(dispatcher, store, outbox, parker, logger, metrics, until)
 
@@ -142,19 +135,14 @@ def handler(event: object, context: Any) -> dict[str, int]:
 
 def _park(this: Function, context: Any, *, may_ask: bool) -> dict[str, int]:
     def send_for_help() -> None:
-        config = client_config(connections=1, attempts=SHORT_CALL_ATTEMPTS)
         event = json.dumps({function_names.PARK: function_names.HELP})
         asked = {"InvocationType": "Event", "Payload": event}
         try:
-            client = boto3.client("lambda", config=config)
+            client = short_client("lambda")
             for _ in range(HELPERS):
                 client.invoke(FunctionName=context.function_name, **asked)
         except (BotoCoreError, ClientError) as error:
             this.logger.error("no help to empty the parking queue", reason=str(error))
-
-    def told(outcomes: list[Outcome]) -> list[Status]:
-        settings.report_outcomes(this.metrics, this.logger, outcomes)
-        return [outcome.status for outcome in outcomes]
 
     left_ms = context.get_remaining_time_in_millis
     rounds = this.parker.rounds(
@@ -162,9 +150,11 @@ def _park(this: Function, context: Any, *, may_ask: bool) -> dict[str, int]:
         held=lambda: left_ms() > KEPT_BACK_MS,
         crowded=send_for_help if may_ask else None,
     )
-    fates = [status for each in map(told, rounds) for status in each]
+    fates = Counter[Status]()
+    for outcomes in rounds:
+        fates += settings.report_outcomes(this.metrics, this.logger, outcomes)
     this.metrics.flush_metrics()
-    return {str(status): fates.count(status) for status in Status if status in fates}
+    return {str(status): count for status, count in fates.items()}
 
 
 def _report(this: Function, counts: dict[str, int], latest_ms: int) -> None:

@@ -209,11 +209,8 @@ STEP_SECONDS: Final = 30.0
 class Session:
     """An open connection to the first node that answers, and a channel. For one thread, which serves it
     whenever it waits for something. An answer may take ``seconds``: pika sets no limit, and a queue without a
-    leader does not answer.
-
-    As a context manager it raises `translated` errors. Its ``wire`` is its own if none is given; what
-    ``set_up`` asks for belongs to opening a connection to a node.
-    """
+    leader does not answer. As a context manager it raises `translated` errors. Its ``wire`` is its own if
+    none is given; what ``set_up`` asks for belongs to opening a connection to a node."""
 
     def __init__(
         self,

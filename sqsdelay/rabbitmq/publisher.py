@@ -99,9 +99,14 @@ class Publisher:
                         each.settle(translated(error, self._given))
                     return
                 self._thread = thread
-            self._wire.loop.add_callback_threadsafe(submit)
-        while not done.wait(min(1.0, self._confirm_seconds / 4)):
-            self._wire.loop.add_callback_threadsafe(lambda: self._end_late(waiting, began))
+            hand_in = self._wire.loop.add_callback_threadsafe
+            hand_in(submit)
+        try:
+            while not done.wait(min(1.0, self._confirm_seconds / 4)):
+                hand_in(lambda: self._end_late(waiting, began))
+        except BaseException:  # interrupted: nobody waits for what would be sent later
+            hand_in(lambda: self._end_late(waiting, -inf))
+            raise
 
     def _end_late(self, publications: Sequence[Publication], began: float) -> None:
         """Settle what has no answer by the call's deadline."""
@@ -110,11 +115,9 @@ class Publisher:
         patience = self._connect_seconds + self._confirm_seconds + confirmed / SLOWEST_PER_SECOND
         if took < (min(patience, self._blocked_seconds) if blocked else patience):
             return
-        within = f"the message within {took:.3g} s{blocked}"
-        where = f"RabbitMQ at {self._given}"
-        untaken = errors.QueueUnavailable(
-            f"{where} did not take {within}; it was not sent: try again later"
-        )
+        where, within = f"RabbitMQ at {self._given}", f"the message within {took:.3g} s{blocked}"
+        not_sent = f"{where} did not take {within}; it was not sent: try again later"
+        untaken = errors.QueueUnavailable(not_sent)
         taken = errors.Unconfirmed(f"{where} did not confirm {within}; {MAYBE_SENT}")
         for each in publications:
             each.settle(taken if each.written else untaken)
@@ -126,8 +129,7 @@ class Publisher:
         """Why to delay nothing there: a due message that nobody is bound for has no place to go to, and holds
         up all others; or that could not be found out."""
         nobody = f"{PROBE}{uuid.uuid4()}"
-        # Where it lands, it expires.
-        properties = BasicProperties(expiration="0", message_id=nobody)
+        properties = BasicProperties(expiration="0", message_id=nobody)  # it expires where it lands
         probe = Publication(topology.delivery_exchange, routing_key(0, nobody), b"", properties)
         self.publish([probe], since=since)
         if not isinstance(probe.error, errors.SendFailed) or probe.error.transient:
@@ -183,8 +185,7 @@ class Publisher:
             sleep=lambda seconds: self._wire.wait(lambda: self._ending, seconds),
             reraise=True,
         )
-        given = self._given
-        link = retrying(Link, given, self._wire, self._jobs, self._confirm_seconds)
-        first = given.nodes.index(link.at.nodes[0])
-        self._given = Address(given.nodes[first:] + given.nodes[:first])
+        link = retrying(Link, self._given, self._wire, self._jobs, self._confirm_seconds)
+        first = link.given.nodes.index(link.at.nodes[0])
+        self._given = Address(link.given.nodes[first:] + link.given.nodes[:first])
         return link

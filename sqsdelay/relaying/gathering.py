@@ -226,14 +226,14 @@ def _one(copy: ReceivedMessage) -> object:
 @dataclass(eq=False, slots=True)
 class InHand:
     """One received batch, or what is left of it; times are local monotonic seconds. ``hidden_until`` is when
-    others may receive it, ``touched_at`` when work on it last went on. What is ``gathered`` waits for others,
-    to be parked with them."""
+    others may receive it, ``touched_at`` when work on it last went on. ``gathered`` bytes wait for others, to
+    be parked with them."""
 
     copies: Sequence[ReceivedMessage]
     received_at: float
     hidden_until: float
     touched_at: float
-    gathered: bool = False
+    gathered: int = 0
 
 
 class Intake:
@@ -290,7 +290,7 @@ class Intake:
         try:
             outcomes = self.relay.process(near, held=lambda: self.held(batch)) if near else []
             if left := bool(far):
-                batch.copies, batch.gathered = far, True
+                batch.copies, batch.gathered = far, sum(len(copy.body) for copy in far)
             return outcomes
         finally:
             # Another receiver may have begun to park what is left.
@@ -302,11 +302,12 @@ class Intake:
         most = min(self.most or 0, MAX_GATHERED)
         with self._lock:
             batches = [batch for batch in self._in_hand if batch.gathered]
-            count = sum(len(batch.copies) for batch in batches)
-            if not count or (only_if_full and count < most and self.seconds_left() != 0):
+            count, size = sum(len(b.copies) for b in batches), sum(b.gathered for b in batches)
+            full = count >= most or size >= MAX_BYTES or self.seconds_left() == 0
+            if not count or (only_if_full and not full):
                 return []
             for batch in batches:
-                batch.gathered = False
+                batch.gathered = 0
         # Parked by two, a message would be twice in a store that cannot tell.
         ours = [batch for batch in batches if self.held(batch)]
         copies = [copy for batch in ours for copy in batch.copies]

@@ -47,7 +47,7 @@ def estimate(rows: DataFrame, prices: Prices, compared: Sequence[Way]) -> list[d
             costs[key] += cost or 0
     if not messages:
         raise ConfigurationError("the workload has no rows: there is nothing to estimate")
-    found = [
+    found: list[dict[str, Any]] = [
         {
             "band": workload.BANDS[key[0]].name,
             "way": compared[key[1]].name,

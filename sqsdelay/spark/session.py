@@ -82,7 +82,7 @@ def session(
         # Spark's workers would be the PATH's python3, which need not be this one.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName(app_name)
-    builder = builder.config(map=chosen | dict(settings or {}))
+    builder = builder.config(map={**chosen, **(settings or {})})
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

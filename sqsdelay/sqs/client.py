@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 import platform
 import socket
 import time
@@ -130,13 +131,19 @@ class _Answer(HTTPResponse):
         self.fp = io.BufferedReader(_InTime(sock))
 
 
-def limit_whole_answers(client: SQSClient) -> None:
-    """Let the client's time limit be that of an answer, and not anew of each part of it that comes."""
+def limit_whole_answers(client: SQSClient, left: Callable[[], float] = lambda: math.inf) -> None:
+    """Let the client's time limit be that of an answer, and not anew of each part of it that comes; and let
+    no limit be longer than the seconds that are ``left``."""
+    limited = property(
+        lambda connection: max(min(connection.given, left()), 0.001),
+        lambda connection, seconds: setattr(connection, "given", seconds),
+    )
+    own = {"response_class": _Answer, "timeout": limited}
     try:
         # botocore has no public way to replace them.
         pools = cast(Any, client)._endpoint.http_session._pool_classes_by_scheme
         for scheme, pool in pools.items():
-            connection = type("Connection", (pool.ConnectionCls,), {"response_class": _Answer})
+            connection = type("Connection", (pool.ConnectionCls,), own)
             pools[scheme] = type("Pool", (pool,), {"ConnectionCls": connection})
     except AttributeError as error:
         logger.warning(
@@ -203,7 +210,7 @@ class UnreadableAnswer(exceptions.HTTPClientError):
 class OutOfTime(exceptions.HTTPClientError):
     """The call's time was over before this request."""
 
-    fmt = "the time for this call (deadline_seconds) is over"
+    fmt = "the time for this call (deadline_seconds, or the function's) is over"
 
 
 def asked(call: Callable[..., T], **arguments: Any) -> T:
@@ -247,14 +254,11 @@ def entry_failure(code: str, text: str, queue_url: str, *, sender_fault: bool) -
     """What one ``Failed`` entry of a batch answer means."""
     if code in MISSING_QUEUE:
         return Failure(code, QueueMissing(f"queue {queue_url} does not exist"), transient=True)
-    permanent = sender_fault and (code in PERMANENT or not _may_pass(code))
+    # Denied access and throttling are marked as the sender's fault too, yet they pass.
+    passes = any(word in code for word in ("AccessDenied", "Throttl", "Kms", "KMS", "Expired"))
+    permanent = sender_fault and (code in PERMANENT or not passes)
     error = SendFailed(f"SQS failed the entry: {code}: {text}", code=code, transient=not permanent)
     return Failure(code, error, transient=not permanent, retry_at_once=not sender_fault)
-
-
-def _may_pass(code: str) -> bool:
-    """Denied access and throttling are marked as the sender's fault too, yet they pass."""
-    return any(word in code for word in ("AccessDenied", "Throttl", "Kms", "KMS", "Expired"))
 
 
 def _code(error: ClientError | BotoCoreError) -> str:

@@ -245,17 +245,22 @@ def _queues(
 ) -> SqsQueues:
     if http not in ("botocore", "curl"):
         raise errors.InvalidSetting("use 'botocore' or 'curl'", http=http)
-    if client is not None:
-        if http == "curl":
-            remedy = "http='curl' is for a client that sqsdelay makes; leave client out"
-            raise errors.InvalidSetting(remedy)
-        return SqsQueues(client, clock=clock)
-    # What they pass on botocore has parsed, or core/ has made: it need not be checked once more.
-    ours = partial(default_client, connections=2 * receivers, parameter_validation=False)
-    clients = ours(), ours(wait_seconds=wait_seconds, attempts=limits.SHORT_CALL_ATTEMPTS)
-    for each in clients if http == "curl" else ():
-        if in_the_way := request_by_curl(each):
-            why = f"cannot be used: {in_the_way}; or use 'botocore'"
-            raise errors.ConfigurationError(why, http=http)
-    logger.info("%s makes the requests", "libcurl" if http == "curl" else "botocore")
+    if client is None:
+        # What they pass on botocore has parsed, or core/ has made: it need not be checked once more.
+        ours = partial(default_client, connections=2 * receivers, parameter_validation=False)
+        clients = ours(), ours(wait_seconds=wait_seconds, attempts=limits.SHORT_CALL_ATTEMPTS)
+        for each in clients if http == "curl" else ():
+            if in_the_way := request_by_curl(each):
+                why = f"cannot be used: {in_the_way}; or use 'botocore'"
+                raise errors.ConfigurationError(why, http=http)
+        logger.info("%s makes the requests", "libcurl" if http == "curl" else "botocore")
+    elif http == "curl":
+        raise errors.InvalidSetting("is for a client of sqsdelay's; leave client out", http=http)
+    else:
+        clients = client, client
+    if hasattr(type(clients[0]), "large_payload_support"):
+        raise errors.ConfigurationError(
+            "AWS's Extended Client puts bodies in place of the pointers that a consumer relays; run it in a "
+            "process that does not import sqs_extended_client"
+        )
     return SqsQueues(clients[0], receiving=clients[1], clock=clock)

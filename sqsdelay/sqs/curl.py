@@ -86,8 +86,8 @@ def _proxy(client: SQSClient) -> str | None:
     config: Any = client.meta.config
     at = urlsplit(client.meta.endpoint_url)
     proxies = getproxies() if config.proxies is None else config.proxies
-    found = proxies.get(at.scheme) or proxies.get("all")
-    if not found or (config.proxies is None and proxy_bypass(at.netloc)):
+    # botocore knows no proxy for all schemes.
+    if not proxies.get(at.scheme) or (config.proxies is None and proxy_bypass(at.netloc)):
         return None
     return f"SQS is reached through the proxy of {at.scheme}; add {at.hostname} to NO_PROXY"
 
@@ -102,8 +102,8 @@ def _hook(client: SQSClient) -> str | None:
             for handler in listening.prefix_search(f"{event}.sqs.{action}"):
                 told = getattr(handler, "func", handler)  # of a partial
                 kind = told if hasattr(told, "__qualname__") else type(told)
-                if kind.__module__.partition(".")[0] not in ("botocore", "boto3", "sqsdelay"):
-                    name = f"{kind.__module__}.{kind.__qualname__}"
+                name = f"{kind.__module__}.{kind.__qualname__}"
+                if name.partition(".")[0] not in ("botocore", "boto3", "sqsdelay"):
                     return f"{name} listens to {event}, and libcurl's requests have no such event"
     return None
 

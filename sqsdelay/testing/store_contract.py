@@ -314,13 +314,13 @@ class StoreContract(ParkingContract):
         self, store: DelayedMessageStore, clock: Clock
     ) -> None:
         """Four threads empty the store without a duplicate and without a loss."""
-        names = [f"m{n:03}" for n in range(100)]
+        names = [f"m{n:02}" for n in range(40)]
         store.store([message(name, clock.now_ms()) for name in names])
         taken: list[str] = []
 
         def empty(_: int) -> None:
             while store.pending_count():
-                with store.claim(7, due_by_ms=clock.now_ms()) as claim:
+                with store.claim(3, due_by_ms=clock.now_ms()) as claim:
                     mine = ids(claim.messages)
                     assert all(claim.remove(mine))
                     taken.extend(mine)

@@ -137,9 +137,7 @@ def postgresql(postgres: str, tmp_path: Path) -> Iterator[Scene]:
 
 
 @pytest.fixture
-def dynamodb(local_aws: LocalAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    for name, value in local_aws.environment().items():
-        monkeypatch.setenv(name, value)
+def dynamodb(aws_here: LocalAws, tmp_path: Path) -> Scene:
     return Scene(f"dynamodb://killed-{uuid.uuid4().hex[:12]}", tmp_path)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from runpy import run_path
 from typing import Any
 
 import boto3
@@ -32,9 +31,11 @@ from sqsdelay.testing import (
 )
 from sqsdelay.testing.broker_contract import MISSING, Received
 from tests.acceptance.rabbitmq.broker import Broker, own_virtual_host
+from tests.guides.page import ROOT
 from tests.services.endpoints import create_endpoint
 
 ORDERS = Endpoint.parse("orders")
+DOCUMENTED = str(ROOT / "docs/custom_broker.py")
 Rejected = Callable[[], list[tuple[bytes, str]]]
 
 
@@ -190,17 +191,6 @@ class TestRabbitMqSender(OnRabbitMq, SenderContract):
         return RabbitMqMessage
 
 
-def documented() -> ModuleType:
-    """The file that the guide shows."""
-    path = Path(__file__).parents[2] / "docs/custom_broker.py"
-    spec = spec_from_file_location("custom_broker", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 class OnFolders:
     """The docs' own broker."""
 
@@ -212,7 +202,7 @@ class OnFolders:
     def outbox(self, tmp_path: Path, clock: ManualClock) -> Outbox:
         for queue in ("orders", "errors"):
             (tmp_path / queue).mkdir()
-        outbox: Outbox = documented().FolderOutbox(tmp_path, clock=clock)
+        outbox: Outbox = run_path(DOCUMENTED)["FolderOutbox"](tmp_path, clock=clock)
         return outbox
 
     @pytest.fixture
@@ -243,7 +233,7 @@ class TestCustomSender(OnFolders, SenderContract):
 
     @pytest.fixture
     def sender(self, outbox: Outbox, store: InMemoryStore) -> Sender[Any]:
-        sender: Sender[Any] = documented().FolderSender(outbox, store)
+        sender: Sender[Any] = run_path(DOCUMENTED)["FolderSender"](outbox, store)
         return sender
 
     @pytest.fixture

@@ -211,7 +211,7 @@ class TestSqlite(InboxContract):
         path = tmp_path / "app.db"
         return (
             lambda: SqliteInbox(path, endpoint="orders"),
-            lambda: sqlite3.connect(path, timeout=10, check_same_thread=False),
+            lambda: sqlite3.connect(path, timeout=PATIENCE_SECONDS, check_same_thread=False),
         )
 
 

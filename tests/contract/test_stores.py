@@ -6,9 +6,8 @@ import sqlite3
 import uuid
 from contextlib import closing
 from functools import cache
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from runpy import run_path
 from typing import Any, cast
 
 import pytest
@@ -29,9 +28,11 @@ from sqsdelay.testing.store_contract import (
     StoreContract,
     message,
 )
+from tests.guides.page import ROOT
 from tests.services.in_memory_s3 import InMemoryS3
 from tests.services.in_memory_scheduler import InMemoryScheduler
 
+DOCUMENTED = str(ROOT / "docs/custom_store.py")
 ROLE = "arn:aws:iam::123456789012:role/scheduler"
 
 
@@ -118,27 +119,17 @@ class TestS3(StoreContract):
         )
 
 
-def documented() -> ModuleType:
-    path = Path(__file__).parents[2] / "docs/custom_store.py"
-    spec = spec_from_file_location("custom_store", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 class TestCustomStore(StoreContract):
     @pytest.fixture
     def make_store(self, tmp_path: Path) -> MakeStore:
-        store = documented().JsonFileStore
+        store = run_path(DOCUMENTED)["JsonFileStore"]
         return lambda clock: store(tmp_path / "messages.json", clock=clock)
 
 
 def test_a_dispatcher_empties_it(tmp_path: Path) -> None:
     """The protocol is all that the dispatcher needs."""
     clock = ManualClock()
-    store = documented().JsonFileStore(tmp_path / "messages.json", clock=clock)
+    store = run_path(DOCUMENTED)["JsonFileStore"](tmp_path / "messages.json", clock=clock)
     store.set_up()
     store.store([message("a", clock.now_ms()), message("b", clock.now_ms() + 1)])
     outbox = InMemoryOutbox(clock)

@@ -45,11 +45,12 @@ def table() -> str:
 
 @pytest.fixture
 def make(local_aws: LocalAws, clock: ManualClock, table: str) -> Iterator[Make]:
-    """Makes stores on one table, with a client each."""
+    """Makes stores on one table, with a client each, and three shards."""
     made: list[DynamoDbStore] = []
 
     def make(endpoint: str = "orders", **arguments: Any) -> DynamoDbStore:
-        given = {"client": local_aws.client("dynamodb"), "clock": clock, **arguments}
+        client = local_aws.client("dynamodb")
+        given = {"client": client, "clock": clock, "shards": 3, **arguments}
         made.append(DynamoDbStore(table, endpoint=endpoint, **given))
         return made[-1]
 
@@ -60,7 +61,7 @@ def make(local_aws: LocalAws, clock: ManualClock, table: str) -> Iterator[Make]:
 
 @pytest.fixture
 def store(make: Make) -> DynamoDbStore:
-    store = make(shards=3)
+    store = make()
     store.set_up()
     return store
 
@@ -92,13 +93,13 @@ def calls_of(store: DynamoDbStore) -> Counter[str]:
 
 def test_a_hot_hour_is_spread(make: Make, clock: ManualClock) -> None:
     """Messages due at the same instant lie on all shards, about evenly."""
-    store = make()
+    store = make(shards=8)
     store.set_up()
     due_ms = clock.now_ms() + DAY_MS
-    store.store([made_up(due_ms) for _ in range(240)])
+    store.store([made_up(due_ms) for _ in range(160)])
     counts = Counter(i["p"]["S"] for i in items(store) if i["p"]["S"].count("/") == 2)
     assert len(counts) == 8
-    assert min(counts.values()) > 240 / 8 / 3
+    assert min(counts.values()) > 160 / 8 / 3
 
 
 def test_far_messages_are_released_without_a_write_each(
@@ -304,7 +305,7 @@ def test_a_writer_that_stops_for_hours_loses_nothing(
 ) -> None:
     """Between the decision and the write the cursor went past: it is written as a near message."""
     due_ms = clock.now_ms() + 3 * HOUR_MS
-    late = make(shards=3)
+    late = make()
     stopped: list[float] = [4 * 3600]
 
     def stop(params: Any, **_: Any) -> None:
@@ -328,7 +329,7 @@ def test_a_writer_that_dies_behind_the_cursor_stores_again(
     """It wrote too late and died before it noticed; the same message stored again is not lost."""
     due_ms = clock.now_ms() + 3 * HOUR_MS
     kept = made_up(due_ms)
-    dying = make(shards=3)
+    dying = make()
 
     def stop(params: Any, **_: Any) -> None:
         if b'"b"' in params["body"]:
@@ -415,7 +416,7 @@ def test_moved_to_where_it_lies_while_it_is_released(
     make: Make, store: DynamoDbStore, clock: ManualClock
 ) -> None:
     """A move to the due time it has brings nothing back that is released in the meantime."""
-    mover = make(shards=3)
+    mover = make()
     store.store([soon := made_up(clock.now_ms() + 60_000)])
     got: list[str] = []
 
@@ -497,14 +498,14 @@ def test_a_dead_dispatchers_lease_runs_out(
 
 def test_dispatchers_share_the_shards(make: Make, clock: ManualClock) -> None:
     """One that finds all shards taken is left room for; the others keep what they had."""
-    stores = [make() for _ in range(3)]
+    stores = [make(shards=8) for _ in range(3)]
     stores[0].set_up()
     due_ms = clock.now_ms() + DAY_MS
-    stores[0].store([made_up(due_ms + n) for n in range(240)])
+    stores[0].store([made_up(due_ms + n) for n in range(80)])
     clock.advance(DAY_MS / 1000)
     taken: list[set[int]] = []
     for turn in range(3):
-        claims = [store.claim(24, due_by_ms=clock.now_ms() + 1000) for store in stores]
+        claims = [store.claim(8, due_by_ms=clock.now_ms() + 1000) for store in stores]
         inside = [claim.__enter__() for claim in claims]
         taken = [{b._lease.shard for b in c._batches if b._lease} for c in inside]  # type: ignore[attr-defined]
         assert sum(map(len, taken)) == len(set().union(*taken)), "a shard is leased twice"

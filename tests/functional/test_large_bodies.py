@@ -313,6 +313,10 @@ import boto3
 import sqs_extended_client
 import sqsdelay
 from sqsdelay.s3 import Bucket
+try:
+    sqsdelay.DelayConsumer(sys.argv[1])
+except sqsdelay.errors.ConfigurationError as error:
+    print(error)
 sqs = boto3.client("sqs")
 sqs.large_payload_support = sys.argv[1]
 url = sqs.get_queue_url(QueueName=sys.argv[1])["QueueUrl"]
@@ -326,11 +330,13 @@ sqsdelay.unrestricted(sqs, hop_seconds=1, large_bodies=Bucket(sys.argv[1])).send
 
 
 def test_a_client_of_awss_own_library_needs_large_bodies(local_aws: LocalAws) -> None:
-    """It offloads what boto3 sends, and a delayed message is checked before that."""
+    """It offloads what boto3 sends, and a delayed message is checked before that. A consumer in its process
+    would relay the bodies that it fetches."""
     name, env = made(local_aws, hop_seconds=1)
     with running("consume", name, "--hop", "1", "--wait", "1", env=env) as worker:
         worker.wait_for("consuming")
         told = [program(each, name, env) for each in (DELAYED, OFFICIAL)]
+    assert "does not import sqs_extended_client" in told[0]
     assert "the limit is 1048576" in told[0]
     assert told[1].startswith("1500000 x x")
 

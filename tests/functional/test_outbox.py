@@ -23,13 +23,6 @@ from tests.faulty import AWAY, FaultyQueues
 
 
 @pytest.fixture
-def queues(clock: ManualClock) -> InMemoryQueues:
-    queues = InMemoryQueues(clock)
-    queues.create_endpoint("orders")
-    return queues
-
-
-@pytest.fixture
 def outbox(queues: InMemoryQueues) -> Iterator[SqsOutbox]:
     outbox = SqsOutbox(queues, Endpoint.parse("orders"))
     yield outbox

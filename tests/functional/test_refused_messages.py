@@ -16,6 +16,8 @@ from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.errors import DeliveryFailed, QueueMissing
 from sqsdelay.ports.queues import Failure
 from sqsdelay.ports.stores import DelayedMessageStore
+from sqsdelay.stores import sql
+from sqsdelay.stores.postgres import postgres_store
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryOutbox, ManualClock
@@ -155,11 +157,23 @@ def test_messages_that_a_queue_refuses_one_by_one_hold_up_nobody(
     assert 5 <= counted.calls["count_failures"] < counted.calls["claim"]
 
 
-def test_large_bodies_are_claimed_64_mib_at_a_time(store: Any, clock: ManualClock) -> None:
+@pytest.fixture(params=[1 << 14, pytest.param(1 << 20, marks=pytest.mark.nightly)])
+def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Of a body; claims take 64 of them, by day as if there were less memory."""
+    size: int = request.param
+    fitting = postgres_store._FITTING.replace(b"%d" % sql.CLAIM_BYTES, b"%d" % (64 * size))
+    monkeypatch.setattr(postgres_store, "_FITTING", fitting)
+    monkeypatch.setattr(sql, "CLAIM_BYTES", 64 * size)
+    return size
+
+
+def test_large_bodies_are_claimed_64_mib_at_a_time(
+    size: int, store: Any, clock: ManualClock
+) -> None:
     """New, passed over, held, or by ids: 500 of 1 MiB would take a gigabyte. The rest comes at once, from the
     same destinations."""
     for to, count in (("a", 30), ("b", 50)):
-        put(store, to, count, clock.now_ms(), bytes(1 << 20))
+        put(store, to, count, clock.now_ms(), bytes(size))
     ids = [message.message_id for message in store.pending(100)]
     everything = {"due_by_ms": clock.now_ms()}
     for except_destinations in ((), ("c",)):

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,7 +21,7 @@ from sqsdelay.dispatching.dispatcher import DelayedDelivery, Dispatcher, Dispatc
 from sqsdelay.errors import ConfigurationError, CriticalError, StoreMissing, StoreUnavailable
 from sqsdelay.ports.stores import Claim, TransactionMode
 from sqsdelay.stores import open_store
-from sqsdelay.stores.sqlite.sqlite_store import RESERVE_BYTES, SqliteStore
+from sqsdelay.stores.sqlite.sqlite_store import RESERVE_BYTES, SqliteClaim, SqliteStore
 from sqsdelay.testing import InMemoryOutbox, ManualClock
 from tests.messages import a_message
 from tests.patience import wait_for
@@ -128,9 +129,11 @@ def test_stored_in_the_callers_transaction(tmp_path: Path) -> None:
             store.store([message("b", 0)], transaction="x")
 
 
-def test_an_effect_may_store_the_next_message(tmp_path: Path) -> None:
+def test_an_effect_may_store_the_next_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Exactly once, a repeating timer: the next message commits with the removal of those that are due, which
-    have their effect in one call."""
+    have their effect in one call. If they cannot be removed, it is undone, and they have it next time."""
     with opened(tmp_path) as store:
         store.store([message("tick-0", 1), message("tick-1", 1)])
 
@@ -144,6 +147,10 @@ def test_an_effect_may_store_the_next_message(tmp_path: Path) -> None:
 
         dispatcher = Dispatcher(store, ExactlyOnce(deliver=deliver, reject=reject))
         dispatcher.start()
+        with monkeypatch.context() as broken:
+            broken.setattr(SqliteClaim, "remove", Mock(side_effect=StoreUnavailable("disk error")))
+            with pytest.raises(StoreUnavailable):
+                dispatcher.dispatch()
         assert len(dispatcher.dispatch().released) == 2
         assert [m.message_id for m in store.pending(10)] == ["tick-2"]
         assert store._connection.execute("SELECT id FROM ticks").fetchall() == [("tick-0",)]
@@ -315,9 +322,9 @@ def test_messages_leave_a_full_file(tmp_path: Path) -> None:
     """Neither a claim nor a removal needs a page more: all of thousands, and there is room again."""
     clock = ManualClock()
     with opened(tmp_path, clock=clock) as store:
-        store._connection.execute("PRAGMA max_page_count = 1000")
+        store._connection.execute("PRAGMA max_page_count = 300")
         stored = fill(store, clock, 100)
-        assert stored > 10_000
+        assert stored > 2_000
         outbox = InMemoryOutbox(clock)
         dispatcher = Dispatcher(store, outbox, clock=clock)
         while dispatcher.dispatch().claimed:

@@ -37,10 +37,8 @@ Cli = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def cli(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(aws_here: LocalAws) -> Cli:
     """``sqsdelay`` on the local AWS."""
-    for name, value in local_aws.environment().items():
-        monkeypatch.setenv(name, value)
     return typed
 
 
@@ -269,7 +267,7 @@ def test_a_store_nobody_empties_is_noticed(cli: Cli, local_aws: LocalAws, orders
     assert cli("endpoint", "check", orders.name)[0] == 0
     table = f"{orders.name}.parked"
     client = local_aws.client("dynamodb")
-    with closing(DynamoDbStore(table, endpoint=orders.name, client=client)) as store:
+    with closing(DynamoDbStore(table, endpoint=orders.name, client=client, shards=1)) as store:
         store_overdue(store, due_at=datetime.now(UTC) + timedelta(days=1))
         assert cli("endpoint", "check", orders.name)[0] == 0
         assert "1" in cli("status", orders.name)[1].split("parked", 1)[1].splitlines()[0]
@@ -319,7 +317,7 @@ def test_a_retained_store_that_nobody_serves_is_noticed(
     sqs.send_message(QueueUrl=parking, MessageBody="gathered")
     url = f"dynamodb://{orders.name}.parked"
     client = local_aws.client("dynamodb")
-    with closing(DynamoDbStore(url[11:], endpoint=orders.name, client=client)) as store:
+    with closing(DynamoDbStore(url[11:], endpoint=orders.name, client=client, shards=1)) as store:
         store_overdue(store, due_at=datetime.now(UTC) + timedelta(days=300))
     consumed_by_a_function(local_aws, orders, {"SQSDELAY_STORE": url} if has_store else {})
     code, out, _ = cli("endpoint", "check", orders.name, "--json")

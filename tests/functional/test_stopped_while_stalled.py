@@ -37,11 +37,11 @@ def test_it_ends_before_its_call_does(
     }
     cli = CommandLine(tmp_path, environment)
     cli.ok("store", "create", "orders")
-    process = cli.start(command, "orders")
-    assert process.stderr is not None
-    assert first_word in process.stderr.readline()
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    with cli.started(command, "orders") as process:
+        assert process.stderr is not None
+        assert first_word in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, errors
     assert STALLED in errors
     assert "stopped; nothing" in errors
@@ -58,10 +58,8 @@ def test_a_store_that_does_not_answer_keeps_no_worker(tmp_path: Path, black_hole
         }
         store = f"postgresql://x:x@127.0.0.1:{database.getsockname()[1]}/x"
         cli = CommandLine(tmp_path, environment)
-        process = cli.start("consume", "orders", "--store", store)
         database.settimeout(PATIENCE_SECONDS)
-        connection, _ = database.accept()
-        with connection:
+        with cli.started("consume", "orders", "--store", store) as process, database.accept()[0]:
             process.send_signal(signal.SIGTERM)
             _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, errors

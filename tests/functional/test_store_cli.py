@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from datetime import datetime
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -26,9 +22,7 @@ from sqsdelay.cli.waiting import EXIT_REQUESTED
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
 from tests.services.endpoints import create_endpoint
-from tests.services.processes import run
-
-COMMAND = Path(sys.executable).parent / "sqsdelay"
+from tests.services.processes import run, started
 
 
 class CommandLine:
@@ -36,10 +30,7 @@ class CommandLine:
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder = folder
-        self.environment = environment | {
-            "PATH": os.environ["PATH"],
-            "SQSDELAY_STORE": f"sqlite:///{folder}/store.db",
-        }
+        self.environment = environment | {"SQSDELAY_STORE": f"sqlite:///{folder}/store.db"}
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return run(*arguments, env=self.environment)
@@ -49,16 +40,8 @@ class CommandLine:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    @contextmanager
-    def started(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """The command in the background; killed at the end, also of a test that fails."""
-        with subprocess.Popen(
-            [COMMAND, *arguments], env=self.environment, stdout=PIPE, stderr=PIPE, text=True
-        ) as process:
-            try:
-                yield process
-            finally:
-                process.kill()
+    def started(self, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
+        return started(*arguments, env=self.environment)
 
 
 @pytest.fixture

@@ -43,8 +43,7 @@ def lines_until(process: subprocess.Popen[str], status: str) -> list[Any]:
 )
 def test_the_guides_message_arrives_when_it_is_due(
     cli: CommandLine,
-    local_aws: LocalAws,
-    monkeypatch: pytest.MonkeyPatch,
+    aws_here: LocalAws,
     store: str,
     steps: list[str],
 ) -> None:
@@ -52,43 +51,47 @@ def test_the_guides_message_arrives_when_it_is_due(
     name = f"orders-{uuid.uuid4().hex[:8]}"
     if store == "dynamodb":
         cli.environment["SQSDELAY_STORE"] = f"dynamodb://{name}.parked"
-    process = cli.start("timeout-manager", name, "--set-up", "--wait", "1", "--json")
-    assert process.stderr is not None
-    assert f"serving {name}-timeouts and {name}-timeouts-dispatcher" in process.stderr.readline()
-    for variable, value in local_aws.environment().items():
-        monkeypatch.setenv(variable, value)
-    examples = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-    (sending,) = [example for example in examples if "boto3" in example]
-    names: dict[str, Any] = {}
-    exec(sending.replace('"orders', f'"{name}').replace(f'"{name}-7"', '"order-7"'), names)
-    lines = lines_until(process, "dispatched")
-    dispatched_at = time.time()
-    told = [(line["message_id"], line["status"]) for line in lines]
-    assert told == [("order-7", step) for step in steps]
-    assert dispatched_at >= names["sent"].due.timestamp()
-    client = local_aws.client("sqs")
-    url = client.get_queue_url(QueueName=name)["QueueUrl"]
-    (message,) = client.receive_message(
-        QueueUrl=url, WaitTimeSeconds=5, MessageAttributeNames=["All"]
-    )["Messages"]
-    assert message["Body"] == '{"order": 7}'
-    assert message["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == "order-7"
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    with cli.started("timeout-manager", name, "--set-up", "--wait", "1", "--json") as process:
+        assert process.stderr is not None
+        assert (
+            f"serving {name}-timeouts and {name}-timeouts-dispatcher" in process.stderr.readline()
+        )
+        examples = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+        (sending,) = [example for example in examples if "boto3" in example]
+        names: dict[str, Any] = {}
+        exec(sending.replace('"orders', f'"{name}').replace(f'"{name}-7"', '"order-7"'), names)
+        lines = lines_until(process, "dispatched")
+        dispatched_at = time.time()
+        told = [(line["message_id"], line["status"]) for line in lines]
+        assert told == [("order-7", step) for step in steps]
+        assert dispatched_at >= names["sent"].due.timestamp()
+        client = aws_here.client("sqs")
+        url = client.get_queue_url(QueueName=name)["QueueUrl"]
+        (message,) = client.receive_message(
+            QueueUrl=url, WaitTimeSeconds=5, MessageAttributeNames=["All"]
+        )["Messages"]
+        assert message["Body"] == '{"order": 7}'
+        assert message["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == "order-7"
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, errors
     assert "stopped; " + ", ".join(f"1 {step}" for step in sorted(steps)) in errors
 
 
-def test_a_lasting_outage_of_the_storage_ends_it(cli: CommandLine) -> None:
+def test_a_lasting_outage_of_the_storage_ends_it(cli: CommandLine, local_aws: LocalAws) -> None:
     """Exit code 75 and which part of the storage failed for how long."""
     name = f"orders-{uuid.uuid4().hex[:8]}"
     cli.ok("store", "create", name)
-    process = cli.start("timeout-manager", name, "--set-up", "--wait", "1", "--outage", "1")
-    assert process.stderr is not None
-    assert "serving" in process.stderr.readline()
-    time.sleep(1)
-    (cli.folder / "store.db").write_bytes(b"no database any more" * 100)
-    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    serve = ("timeout-manager", name, "--set-up", "--wait", "1", "--outage", "1")
+    with cli.started(*serve) as process:
+        assert process.stderr is not None
+        assert "serving" in process.stderr.readline()
+        client = local_aws.client("sqs")
+        url = client.get_queue_url(QueueName=f"{name}-timeouts")["QueueUrl"]
+        client.send_message(QueueUrl=url, MessageBody="no timeout: it is read, and not stored")
+        assert any("rejected: " in line for line in iter(process.stderr.readline, ""))
+        (cli.folder / "store.db").write_bytes(b"no database any more" * 100)
+        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 75, errors
     assert "timeout storage (fetching) circuit breaker: failing for" in errors
 

@@ -67,11 +67,9 @@ class Shell:
 
 
 @pytest.fixture
-def shell(tmp_path: Path, local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+def shell(tmp_path: Path, aws_here: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     monkeypatch.chdir(tmp_path)
-    for name, value in local_aws.environment().items():
-        monkeypatch.setenv(name, value)
-    shell = Shell(tmp_path, local_aws)
+    shell = Shell(tmp_path, aws_here)
     yield shell
     shell.end()
 

@@ -113,13 +113,11 @@ def test_a_file_that_cannot_be_written_is_one_line(command: str, tmp_path: Path)
     assert "Traceback" not in done.stderr
 
 
-def test_the_python(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_python(aws_here: LocalAws, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Sender, receiver and logger: what they record is there."""
     monkeypatch.chdir(tmp_path)
-    for variable, value in local_aws.environment().items():
-        monkeypatch.setenv(variable, value)
     name = f"ledger-{uuid.uuid4().hex[:8]}"
-    create_endpoint(local_aws.client("sqs"), name)
+    create_endpoint(aws_here.client("sqs"), name)
     DelaySender().send(name, "there already", message_id="early-bird")
     names: dict[str, Any] = {}
     for block in blocks("python"):

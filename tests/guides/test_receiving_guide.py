@@ -22,12 +22,10 @@ LAMBDA, WORKER, EXACTLY_ONCE = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTA
 
 
 @pytest.fixture
-def site(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> LocalAws:
+def site(aws_here: LocalAws, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> LocalAws:
     """This process in a folder of its own, pointed at the local AWS."""
     monkeypatch.chdir(tmp_path)
-    for name, value in local_aws.environment().items():
-        monkeypatch.setenv(name, value)
-    return local_aws
+    return aws_here
 
 
 @pytest.fixture

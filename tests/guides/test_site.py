@@ -10,8 +10,8 @@ import sys
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from runpy import run_path
 from types import ModuleType
 from typing import Any
 
@@ -153,16 +153,12 @@ def test_what_is_public_has_a_docstring() -> None:
 
 def test_a_docstrings_shared_entries_become_entries() -> None:
     """Each name its own, with the words they share, or those of its class."""
-    spec = spec_from_file_location("docstrings", ROOT / "docs/docstrings.py")
-    assert spec is not None
-    assert spec.loader is not None
-    docstrings = module_from_spec(spec)
-    spec.loader.exec_module(docstrings)
+    separated = run_path(str(ROOT / "docs/docstrings.py"))["separated"]
     text = (
         "Do it.\n\nArgs:\n    a, b: as before;\n        for long.\n\n"
         "Raises:\n    Gone, Away,\n    Lost\n    Broken: it broke."
     )
-    assert docstrings.separated(text, {"Gone": "It is gone.", "Lost": "It is lost."}) == (
+    assert separated(text, {"Gone": "It is gone.", "Lost": "It is lost."}) == (
         "Do it.\n\nArgs:\n    a: as before;\n    b: as before;\n        for long.\n\n"
         "Raises:\n    Gone: It is gone.\n    Away:\n    Lost: It is lost.\n    Broken: it broke."
     )

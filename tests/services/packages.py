@@ -144,8 +144,9 @@ def build_wheel(folder: Path, *, archive: bool = True) -> Path:
     for name in package_files(ROOT) | functions | built:
         (sources / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, sources / name)
-    options = ("--no-deps", "--no-build-isolation", "--no-index", "--quiet", "-w", folder)
-    run(sys.executable, "-m", "pip", "wheel", *options, sources)
+    # What pip calls, without pip.
+    program = "import sys; from setuptools import build_meta as b; b.build_wheel(sys.argv[1])"
+    run(sys.executable, "-c", program, folder, folder=sources)
     (wheel,) = folder.glob("sqsdelay-*.whl")
     return wheel
 
@@ -158,7 +159,7 @@ def install_wheel(wheel: Path, folder: Path) -> Path:
     python = folder / "bin" / "python"
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     pip = (sys.executable, "-m", "pip", "--python", python)
-    run(*pip, "install", "--no-deps", "--no-index", "--quiet", wheel)
+    run(*pip, "install", "--no-deps", "--no-index", "--no-compile", "--quiet", wheel)
     here = next(path for path in sys.path if path.endswith("site-packages"))
     (site,) = (folder / "lib").glob("python*/site-packages")
     (site / "dependencies.pth").write_text(here)

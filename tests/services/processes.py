@@ -34,7 +34,7 @@ def environment(extra: dict[str, str]) -> dict[str, str]:
 
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["sqsdelay.cli", "sqsdelay.sqs.client", "boto3", __name__])
+FORKS.set_forkserver_preload(["tests.services.preloaded"])
 """Starts processes that have imported sqsdelay: an import takes half a second."""
 
 
@@ -78,6 +78,7 @@ def _command(
     os.environ.update(env)
     os.chdir(cwd)
     sys.argv = ["sqsdelay", *arguments]
+    _ONE_TREE.start()
     before()
     from sqsdelay.cli import main
 
@@ -88,9 +89,12 @@ def _command(
 
 
 @cache
-def _built(app: typer.Typer, markup: Any, get_command: Any = typer.main.get_command) -> Any:
+def built(app: typer.Typer, markup: Any, get_command: Any = typer.main.get_command) -> Any:
     """The commands' tree of a kind of terminal, made once in a process: a tenth of a second each time."""
     return get_command(app)
+
+
+_ONE_TREE = mock.patch("typer.main.get_command", lambda app: built(app, app.rich_markup_mode))
 
 
 def typed(*arguments: str) -> tuple[int, str, str]:
@@ -101,8 +105,7 @@ def typed(*arguments: str) -> tuple[int, str, str]:
     err = TextIOWrapper(BytesIO(), encoding="utf-8", errors="backslashreplace")
     code = 0
     argv = mock.patch("sys.argv", ["sqsdelay", *arguments])
-    tree = mock.patch("typer.main.get_command", lambda app: _built(app, app.rich_markup_mode))
-    with redirect_stdout(out), redirect_stderr(err), argv, tree:
+    with redirect_stdout(out), redirect_stderr(err), argv, _ONE_TREE:
         try:
             main()
         except SystemExit as ended:
@@ -149,24 +152,36 @@ class Running:
 
 
 @contextmanager
-def running(
-    *arguments: str, env: dict[str, str], program: Sequence[str] = SQSDELAY, cwd: Path = ROOT
-) -> Iterator[Running]:
-    """``sqsdelay``, or another program, in the background; killed at the end if it still runs."""
-    process = subprocess.Popen(
+def started(
+    *arguments: str,
+    env: dict[str, str],
+    program: Sequence[str] = SQSDELAY,
+    cwd: Path = ROOT,
+    stderr: int = subprocess.PIPE,
+) -> Iterator[subprocess.Popen[str]]:
+    """``sqsdelay``, or another program, in the background; killed at the end, also of a test that fails."""
+    with subprocess.Popen(
         [*program, *arguments],
         env=environment(env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=stderr,
         text=True,
         cwd=cwd,
-    )
-    started = Running(process)
-    try:
-        yield started
-    finally:
-        process.kill()
-        started.end()
-        assert process.stdout is not None
-        process.stdout.close()
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def running(*arguments: str, **given: Any) -> Iterator[Running]:
+    """The same, with all its output in one."""
+    with started(*arguments, **given, stderr=subprocess.STDOUT) as process:
+        watched = Running(process)
+        try:
+            yield watched
+        finally:
+            process.kill()
+            watched.end()

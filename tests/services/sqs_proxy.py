@@ -15,7 +15,6 @@ from enum import StrEnum
 from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
-from types import TracebackType
 from typing import Any, Final, Self
 
 from tests.patience import PATIENCE_SECONDS
@@ -143,12 +142,7 @@ class SqsProxy:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

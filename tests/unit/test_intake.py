@@ -135,8 +135,13 @@ def test_what_cannot_be_hidden_any_longer_is_in_the_log(
     assert not site.intake.held(batch)
 
 
-def test_a_group_is_one_object_and_then_its_copies_are_deleted(site: Site) -> None:
-    """Once there are enough; the PUT comes first."""
+@pytest.mark.parametrize(("most", "most_bytes"), [(25, 2**20), (10_000, 21)])
+def test_a_group_is_one_object_and_then_its_copies_are_deleted(
+    site: Site, monkeypatch: pytest.MonkeyPatch, most: int, most_bytes: int
+) -> None:
+    """Once there are enough, or they take enough memory; the PUT comes first."""
+    monkeypatch.setattr(gathering, "MAX_BYTES", most_bytes)
+    site.intake.most = most
     site.fill(30)
     for _ in range(2):
         site.receive()
@@ -200,7 +205,7 @@ def test_what_another_receiver_parks_stays_in_hand(
     class Taken(InHand):
         def __setattr__(self, name: str, value: object) -> None:
             super().__setattr__(name, value)
-            if (name, value) == ("gathered", True):
+            if name == "gathered" and value:
                 other.start()
                 parking.wait(PATIENCE_SECONDS)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from tests.patience import ended
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "sqsdelay"
@@ -259,7 +260,4 @@ def test_spark_is_imported_by_its_own_room_only() -> None:
     program = (
         "import sys, sqsdelay.cli, sqsdelay.spark; print({'pyspark', 'pyarrow'} & set(sys.modules))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout == "set()\n"
+    assert ended([sys.executable, "-c", program], check=True).stdout == "set()\n"

@@ -172,7 +172,7 @@ def test_a_fifo_queues_ids_move_with_the_message() -> None:
     assert read_fifo_ids(copy) == FifoIds("g", "d")
 
 
-@pytest.mark.parametrize("count", [5_000, pytest.param(20_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [2_000, pytest.param(20_000, marks=pytest.mark.nightly)])
 def test_many_move_without_a_gap_in_two_statements_a_hundred(count: int) -> None:
     """Removing on the way does not shift the next page."""
     world, statements = World(count=0), Counter[str]()

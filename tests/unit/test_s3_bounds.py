@@ -116,8 +116,8 @@ def test_objects_that_are_in_use_are_not_merged_alone(parked: Parked) -> None:
 
 
 def test_what_is_due_goes_before_housekeeping(parked: Parked) -> None:
-    """Of 3,000 objects of one message a first claim touches those that it releases."""
-    parked.one_object_each(3_000, parked.clock.now_ms() - 5_000)
+    """Of 1,500 objects of one message three claims touch those that they release."""
+    parked.one_object_each(1_500, parked.clock.now_ms() - 5_000)
     for _ in range(3):
         assert len(parked.claimed(100)) == 100
     assert parked.s3.requests.total() - parked.s3.requests["ListObjectsV2"] <= 3 * 500
@@ -125,7 +125,7 @@ def test_what_is_due_goes_before_housekeeping(parked: Parked) -> None:
 
 def test_what_is_always_due_does_not_keep_the_wheel_from_turning(parked: Parked) -> None:
     """Every five minutes for a while: coarse slots that are never split would slow down what is due."""
-    parked.store.store(parked.messages(4_000, 10, parked.clock.now_ms() - 5_000))
+    parked.store.store(parked.messages(2_000, 10, parked.clock.now_ms() - 5_000))
     parked.one_object_each(40, parked.next_quarter_ms())
     for _ in range(20):
         parked.clock.advance(20)
@@ -163,10 +163,10 @@ def test_a_turn_ends_in_time_and_goes_on_where_it_stopped(parked: Parked) -> Non
 
 def test_a_turn_ends_before_something_is_due(parked: Parked) -> None:
     """What is due in five seconds is claimed in five seconds, though much is to be merged."""
-    parked.one_object_each(1_200, parked.clock.now_ms() + 600_000)
+    parked.one_object_each(600, parked.clock.now_ms() + 600_000)
     due_ms = parked.clock.now_ms() + 5_000
     parked.store.store(parked.messages(1, 10, due_ms))
-    parked.request_ms = 1
+    parked.request_ms = 2
     while not parked.claimed():
         assert parked.clock.now_ms() - due_ms < 5_000
 

@@ -81,7 +81,7 @@ def test_an_error_queue_that_is_full_loses_nothing() -> None:
     assert (world.left(ERRORS), world.store.pending_count()) == (3, 0)
 
 
-@pytest.mark.parametrize("count", [4_000, pytest.param(20_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [2_000, pytest.param(20_000, marks=pytest.mark.nightly)])
 def test_many_for_a_good_queue(count: int) -> None:
     """Two managers: each is announced once and arrives, within so many turns as 500 a turn need; nothing is
     asked twice."""
@@ -104,7 +104,7 @@ def test_many_for_a_good_queue(count: int) -> None:
     assert world.left(DISPATCHER) == 0
 
 
-@pytest.mark.parametrize("count", [2_500, pytest.param(10_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [1_200, pytest.param(10_000, marks=pytest.mark.nightly)])
 def test_many_for_a_missing_queue_hold_up_nobody(
     count: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -49,8 +49,8 @@ def _chart(
     each = (width - _LEFT - _RIGHT) / len(labels)
 
     def up(value: float) -> float:
-        all_ = (low, value, high)
-        least, at, most = all_ if linear is None else (math.asinh(each / linear) for each in all_)
+        all_ = [low, value, high]
+        least, at, most = all_ if linear is None else [math.asinh(each / linear) for each in all_]
         return _BOTTOM - (at - least) / (most - least) * (_BOTTOM - _TOP)
 
     parts = [_TEXT.format(4, 16, "start", unit)]

@@ -61,11 +61,9 @@ _TROUBLE: Final = (
     "last_seen", "last_event",
 )  # fmt: skip
 _TROUBLES: Final = {
-    "lost": "status = 'lost'",
-    "duplicated": "duplicated",
-    "early": "early",
+    "lost": "status = 'lost'", "duplicated": "duplicated", "early": "early",
     "rejected": "status = 'rejected'",
-}
+}  # fmt: skip
 
 
 def figures_of(tables: Mapping[str, DataFrame]) -> dict[str, Any]:
@@ -175,7 +173,7 @@ def _grid(
     """A table's titles, and of each row the texts, and whether they are bad."""
 
     def bad(row: Mapping[str, Any], name: str) -> bool:
-        return row[name] in _BAD if name == "status" else name in _BAD and row[name] > 0
+        return row[name] in _BAD if name == "status" else name in _BAD and bool(row[name])
 
     known = {name: name.removesuffix("_ms").replace("_", " ").capitalize() for name in names}
     known |= _TITLES | titles

@@ -114,11 +114,11 @@ def write_report(
                 bad_lines=lambda: reading.bad_lines().sort("file", "line").coalesce(1),
             )
             written |= counted | {"messages": messages, "arrivals": arrivals}
-            lines = {"lines": reading.counts.get["lines"], "bad_lines": reading.bad}
-            figures = {"as_of": instant(as_of), "grace_seconds": grace_seconds, **lines}
+            figures: dict[str, Any] = {"as_of": instant(as_of), "grace_seconds": grace_seconds}
+            figures |= {"lines": reading.counts.get["lines"], "bad_lines": reading.bad}
             figures |= figures_of(written)
-            of_page = {"moment_hours": moment_hours, "store": tables.NAMES[store]}
-            page = render(figures, written, prices, name, **of_page)
+            used = tables.NAMES[store]
+            page = render(figures, written, prices, name, moment_hours=moment_hours, store=used)
             for part in ("counts", "spread", "arrivals"):
                 new.remove(part)
             new.publish(page, figures)
@@ -142,6 +142,7 @@ class NewReport:
         self._folder, self._may_be_named = folder, False
         self._uri = hadoop_uri(spark, folder, "--out").rstrip("/")
         by_java = is_uri(folder) and getattr(spark, "_jsc", None) is not None
+        self._files: _ByHadoop | _ByArrow
         self._files = _ByHadoop(spark, self._uri) if by_java else _ByArrow(folder)
         try:
             names = self._files.names()

@@ -233,7 +233,7 @@ class S3Store(Changes, Pages, DelayedMessageStore):
             named = filter(layout.BATCH.fullmatch, (key.removeprefix(prefix) for key in decided))
             over = [f"{prefix}{each}" for each in named if is_over(*layout.times_of(each))]
             bucket.each(bucket.delete, over)
-            if not over:
+            if not over or len(decided) < _SWEPT:
                 break
         jobs = wheel.batches.jobs
         start = f"{jobs}{secrets.token_hex(4)}"

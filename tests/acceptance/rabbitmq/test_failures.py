@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import resource
 import threading
 import time
@@ -28,6 +29,7 @@ from sqsdelay.rabbitmq import (
 from sqsdelay.rabbitmq.connection import Wire, parameters
 from sqsdelay.rabbitmq.link import BindJob, Jobs, Link, Publication
 from sqsdelay.rabbitmq.message import DELAY_HEADER
+from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import routing_key
 from tests.acceptance.rabbitmq.broker import Broker, Inbox, check_whole, manage
 from tests.patience import PATIENCE_SECONDS, wait_for
@@ -154,6 +156,17 @@ def test_a_closed_sender_says_so() -> None:
     sender.close()
     with pytest.raises(ConfigurationError, match="the sender is closed"):
         sender.send("orders", "hi")
+
+
+def test_an_interrupted_call_sends_nothing_later() -> None:
+    """Nobody would hear of it, and whoever repeats the call would send it twice."""
+    sends = Publication("", "orders", b"", BasicProperties())
+    away = parameters("amqp://guest:guest@127.0.0.1:1")
+    with closing(Publisher(away, connect_seconds=10 * PATIENCE_SECONDS)) as publisher:
+        threading.Timer(0.5, _thread.interrupt_main).start()
+        with pytest.raises(KeyboardInterrupt):
+            publisher.publish([sends])
+        wait_for(lambda: sends.settled)
 
 
 def test_closing_while_it_connects_ends_the_connection(broker: Broker) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import closing
+from functools import partial
+from unittest.mock import patch
 
 import pytest
 from kombu.connection import Connection
@@ -108,40 +109,38 @@ def test_a_user_who_may_not_declare_binds_an_endpoint_that_is_there(broker: Brok
     assert broker.wait_count("orders", 2) == 2
 
 
-def _noting(noted: list[object], does: Callable[..., object]) -> Callable[..., None]:
-    return lambda *args: noted.append(does(*args))
-
-
 @pytest.mark.parametrize(
     ("many", "prefix", "name"),
     [(24, "acme", "orders"), (2, "p" * 40, "o" * 196)],
     ids=["many", "names that the refusal cuts"],
 )
 def test_new_endpoints_cost_one_refusal_together(
-    broker: Broker, many: int, prefix: str, name: str, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, many: int, prefix: str, name: str
 ) -> None:
     """Which of them lack their hand-over queues is not found out one by one; a wrong name fails alone."""
     acme = broker.ready(prefix=prefix)
     names = [f"{name}-{number}" for number in range(many)]
     for name in names:
         broker.queue(name, {})
-    refused: list[object] = []
-    heard: list[object] = []
-    for noted, does in ((refused, "_on_binding_refused"), (heard, "_on_bound")):
-        monkeypatch.setattr(Link, does, _noting(noted, getattr(Link, does)))
 
     def message(endpoint: str) -> Publication:
         publication = due(acme.delivery_exchange, endpoint)
         publication.after = BindJob(acme.way(endpoint))
         return publication
 
-    given = parameters(broker.url)
-    with closing(Publisher(given, confirm_seconds=PATIENCE_SECONDS)) as publisher:
+    given, spied = parameters(broker.url), partial(patch.object, Link, autospec=True)
+    with (
+        closing(Publisher(given, confirm_seconds=PATIENCE_SECONDS)) as publisher,
+        spied("_on_binding_refused", side_effect=Link._on_binding_refused) as refused,
+        spied("_on_bound", side_effect=Link._on_bound) as heard,
+    ):
         bound = [message(name) for name in names]
         publisher.publish(bound)
         assert [each.error for each in bound] == [None] * many
-        assert len(refused) == 1
-        assert len(heard) >= many  # one that declares for a minute is not taken for a dead one
+        assert refused.call_count == 1
+        assert (
+            heard.call_count >= many
+        )  # one that declares for a minute is not taken for a dead one
         bound = [message(name) for name in (*names, "wrong")]
         publisher.publish(bound)
         assert [isinstance(each.error, QueueMissing) for each in bound] == [False] * many + [True]

@@ -134,12 +134,10 @@ class Running:
 
 
 @pytest.fixture
-def aws_here(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> LocalAws:
-    """This process's AWS is the local one; pages wait for it as long as a busy machine takes."""
+def aws_here(aws_here: LocalAws, monkeypatch: pytest.MonkeyPatch) -> LocalAws:
+    """Pages wait for it as long as a busy machine takes."""
     monkeypatch.setattr("sqsdelay.console.sampling.PATIENCE_SECONDS", PATIENCE_SECONDS)
-    for name, value in local_aws.environment().items():
-        monkeypatch.setenv(name, value)
-    return local_aws
+    return aws_here
 
 
 @pytest.fixture

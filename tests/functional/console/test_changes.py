@@ -32,7 +32,7 @@ def stored(request: pytest.FixtureRequest, start: Start) -> Running:
     """A console on each kind of store."""
     if request.param == "postgres":
         return start(request.getfixturevalue("postgres"))
-    return start("dynamodb://{name}" if request.param == "dynamodb" else None)
+    return start("dynamodb://{name}?shards=2" if request.param == "dynamodb" else None)
 
 
 def test_by_forms_from_the_list_to_the_result(stored: Running) -> None:
@@ -263,8 +263,8 @@ def test_a_body_of_a_mebibyte(running: Running) -> None:
     """Sent by the form whatever is in it; shown with indents as far as a page goes, however much these
     would make of it."""
     for body, shown in (
-        (json.dumps({"n": ["y" * 80] * 12_000}), '{\n  "n": [\n    "yyyy'),
-        ("[" + ",".join(["[" * 900 + "]" * 900] * 500) + "]", "[\n  [\n    [\n"),
+        (json.dumps({"n": ["y" * 80] * 2_000}), '{\n  "n": [\n    "yyyy'),
+        ("[" + ",".join(["[" * 900 + "]" * 900] * 50) + "]", "[\n  [\n    [\n"),
         ('"' * (2**20 - 1000), '""""'),
     ):
         assert "sent (store)" in running.send(body, delay="1d", id=f"large-{body[:2]}").text

@@ -94,7 +94,7 @@ def test_a_store_that_hangs(
             proxy = running_.enter_context(DeafProxy(urlsplit(conninfo).port or 0))
             url = urlsplit(conninfo)._replace(netloc=f"postgres@127.0.0.1:{proxy.port}").geturl()
         else:
-            proxy, url = deaf("dynamodb"), "dynamodb://{name}"
+            proxy, url = deaf("dynamodb"), "dynamodb://{name}?shards=2"
         running = start(url)
         running.park("a")
         running.reject("bad")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import cycle
 
 import pytest
 
@@ -118,15 +119,15 @@ def test_what_is_asked_for_may_be_hostile_too(running: Running) -> None:
             if "html" in answer.headers.get("content-type", ""):
                 check(answer.text)
     page = running.page("/send")
+    verbs = cycle(("cancel", "reschedule", "retry", "nonsense"))
     for action in ("/confirm", "/do", "/send/do"):
         for mark in (*IDS[:9], "1:\ud800", "9" * 99 + ":x", ":x"):
             key = wire(mark)[:60]
             fields = {"endpoint": running.endpoint, "m": wire(mark), "key": key, "due_at": key}
             fields |= {"csrf": next(page.main.all("input", name="csrf")).attributes["value"]}
-            for verb in ("cancel", "reschedule", "retry", "nonsense"):
-                answer = client.post(action, data={**fields, "action": verb, "body": key})
-                assert answer.status_code < 500, answer.text
-                check(answer.text)
+            answer = client.post(action, data={**fields, "action": next(verbs), "body": key})
+            assert answer.status_code < 500, answer.text
+            check(answer.text)
     for content in (b"", b"[" * 99_999, b"csrf=%ff&m=%00"):
         kind = {"content-type": "application/x-www-form-urlencoded"}
         answer = client.post("/do", content=content, headers=kind)

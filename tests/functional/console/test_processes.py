@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
 import subprocess
-import sys
-import time
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -18,11 +16,8 @@ import pytest
 from sqsdelay.testing.local_aws import LocalAws
 from tests.functional.console.conftest import Running
 from tests.functional.console.page import Page
-from tests.patience import PATIENCE_SECONDS
-from tests.services.processes import run
-
-ROOT = Path(__file__).parents[3]
-PROGRAM = [sys.executable, "-c", "from sqsdelay.cli import main; main()"]
+from tests.patience import PATIENCE_SECONDS, wait_for
+from tests.services.processes import run, started
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
@@ -36,17 +31,11 @@ def test_the_command_serves_until_it_is_stopped(aws_here: LocalAws, running: Run
     """Its address is a line of JSON; a change is a line of its log; SIGTERM ends it well."""
     running.park("a")
     options = ["--endpoint", running.endpoint, "--store", running.url, "--port", "0", "--json"]
-    with subprocess.Popen(
-        [*PROGRAM, "console", *options],
-        env=os.environ | aws_here.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with started("console", *options, env=aws_here.environment()) as process:
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]
         assert url.startswith("http://127.0.0.1:")
-        with httpx.Client(base_url=url, timeout=60) as client:
+        with httpx.Client(base_url=url, timeout=PATIENCE_SECONDS) as client:
             listed = Page(client, client.get("/messages"))
             asked = listed.press("Cancel…", m=listed.marks("a"))
             assert "1 done" in asked.press("Cancel 1 message").text
@@ -77,13 +66,8 @@ def test_the_demo_in_the_console(tmp_path: Path) -> None:
     """Its messages' hops are on the page while it runs; it stays until it is stopped."""
     file = tmp_path / "messages.jsonl"
     file.write_text('{"body": "x", "delay": 4, "message_id": "seen"}\n')
-    with subprocess.Popen(
-        [*PROGRAM, "demo", "--console", "--hop", "1", "--file", str(file), "--json"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    command = ["demo", "--console", "--hop", "1", "--file", str(file), "--json"]
+    with started(*command, env={}) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         lines = iter(process.stderr.readline, "")
@@ -91,10 +75,9 @@ def test_the_demo_in_the_console(tmp_path: Path) -> None:
         url = next(found[1] for found in told if found)
         summary = json.loads(process.stdout.readline())
         assert summary["delivered"] == 1
-        until = time.monotonic() + PATIENCE_SECONDS
-        while "received" not in (page := httpx.get(url, timeout=60).text):
-            assert time.monotonic() < until
-            time.sleep(0.1)
+        watching = partial(httpx.get, url, timeout=PATIENCE_SECONDS)
+        wait_for(lambda: "received" in watching().text)
+        page = watching().text
         assert "handed-over" in page
         assert ">hop<" in page
         code, _ = ended(process)

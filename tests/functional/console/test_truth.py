@@ -91,7 +91,7 @@ def test_an_sqs_that_is_silent(
     watched.until(lambda page: page.tiles["In queues"] == "0" and "no answer" not in page.text)
 
 
-@pytest.mark.parametrize("watched", ["dynamodb://{name}"], indirect=True)
+@pytest.mark.parametrize("watched", ["dynamodb://{name}?shards=2"], indirect=True)
 def test_a_store_that_is_silent(
     watched: Running, slow: HoldingProxy, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

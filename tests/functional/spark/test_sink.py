@@ -273,12 +273,12 @@ def test_many_rows_come_back_as_few_bytes(spark: SparkSession, sqs: Stub) -> Non
     """Spark ends a job whose tasks tell the driver more than this, after everything was sent."""
     context: Any = spark._jsc
     settings = context.sc().conf()
-    settings.set("spark.driver.maxResultSize", "256k")
+    settings.set("spark.driver.maxResultSize", "9k")
     try:
-        save(messages(spark, 4 * 17_000).repartition(4))
+        save(messages(spark, 4 * 2_000).repartition(4))
     finally:
         settings.set("spark.driver.maxResultSize", "1g")
-    assert len(sqs.kept()) == 4 * 17_000
+    assert len(sqs.kept()) == 4 * 2_000
 
 
 SCHEMA = "body string, key long, delay_seconds double"

@@ -141,12 +141,8 @@ def test_a_task_that_ran_twice_counts_once(spark: SparkSession, sqs: Stub, s3: S
     assert sqs.kept() == []
 
 
-@pytest.mark.usefixtures("spark")
-def test_a_driver_killed_between_staging_and_commit(
-    sqs: Stub, s3: S3Server, tmp_path: Path, spark: SparkSession
-) -> None:
-    """Nothing counts; run again under its name, the job stores each row once, and a third time none.
-    A row that has changed since is rejected, a new one is stored."""
+def kill_a_driver(sqs: Stub, s3: S3Server, tmp_path: Path) -> None:
+    """In a process of its own, between staging and commit: nothing counts."""
     rows = [{"id": n, "body": f"body {n}", "delay_seconds": n * DAY} for n in range(1, 31)]
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -177,6 +173,15 @@ def test_a_driver_killed_between_staging_and_commit(
         kill_all(process)
     s3.before = lambda _, __: None
     assert waiting(s3) == Counter()
+
+
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_a_job_run_again_stores_what_is_missing(
+    sqs: Stub, s3: S3Server, tmp_path: Path, spark: SparkSession, killed: bool
+) -> None:
+    """Each row once, and the next time none. A row that has changed is rejected, a new one is stored."""
+    if killed:
+        kill_a_driver(sqs, s3, tmp_path)
     given = {
         "key": "id", "job": "killed", "receipts": str(tmp_path / "receipts"),
         "summary": str(tmp_path / "summary.json"), "rejects": str(tmp_path / "rejects"),

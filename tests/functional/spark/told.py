@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,12 @@ def everything() -> dict[str, list[Event]]:
         "rejected": [bad, consumed(bad, EventKind.REJECTED, after=900, reason="no <b>due</b> time")],
         "handed-over": [silent, hop(silent), handed_over(silent)],
     }  # fmt: skip
+
+
+def written(folder: Path, events: Iterable[Event]) -> str:
+    """A ledger of these events."""
+    (folder / "ledger.jsonl").write_text("".join(to_json(event) + "\n" for event in events))
+    return str(folder / "ledger.jsonl")
 
 
 def statuses() -> dict[str, str]:

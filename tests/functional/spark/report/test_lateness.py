@@ -12,7 +12,7 @@ import pytest
 from sqsdelay.core.message import Route
 from sqsdelay.cost import Workload, bills, shipped_prices
 from sqsdelay.cost.workload import DELAY_ATTRIBUTES_BYTES
-from sqsdelay.ledger.events import Event, EventKind, to_json
+from sqsdelay.ledger.events import Event, EventKind
 from sqsdelay.spark.report.charts import lateness_chart
 from sqsdelay.spark.report.write import write_report
 from tests.functional.spark import told
@@ -81,8 +81,7 @@ def reported(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> R
     folder = tmp_path_factory.mktemp("lateness")
     newest = told.sent("newest", endpoint="undated", after=36_000)
     events = [*hollow(), *sent_too_late(), *undated(), *relayed(), newest]
-    (folder / "ledger.jsonl").write_text("\n".join(map(to_json, events)))
-    ledger = str(folder / "ledger.jsonl")
+    ledger = told.written(folder, events)
     figures = write_report(spark, ledger, folder / "out", prices=PRICES, store="s3://b/d")
     return folder / "out", figures
 

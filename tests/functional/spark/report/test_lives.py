@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from sqsdelay.core.message import Route
-from sqsdelay.ledger.events import Event, EventKind, to_json
+from sqsdelay.ledger.events import Event, EventKind
 from sqsdelay.spark import reconcile
 from sqsdelay.spark.report.messages import gathered, judged
 from sqsdelay.spark.report.read import read_ledger
@@ -29,8 +29,7 @@ Lives = list[tuple[str, int | None, bool]]
 
 
 def lives_of(spark: SparkSession, folder: Path, events: list[Event]) -> dict[str, Lives]:
-    (folder / "ledger.jsonl").write_text("\n".join(map(to_json, events)))
-    rows = gathered(read_ledger(spark, str(folder / "ledger.jsonl")).events)
+    rows = gathered(read_ledger(spark, told.written(folder, events)).events)
     known = judged(rows, as_of_ms=END_MS, grace_ms=told.HOUR).collect()
     found: dict[str, Lives] = {}
     for row in sorted(known, key=lambda row: row.life):
@@ -198,10 +197,10 @@ def test_a_job_is_told_of_its_own_life(spark: SparkSession, tmp_path: Path) -> N
     june, july = told.sent("m"), told.sent("m", after=8000)
     events = [june, told.handed_over(june), told.received(june), july, told.hop(july)]
     events.append(told.received(told.sent("other", after=90_000)))
-    (tmp_path / "ledger.jsonl").write_text("\n".join(map(to_json, events)))
+    ledger = told.written(tmp_path, events)
     more: dict[str, Any] = {"endpoint": "orders", "job": "job"}
     for sent, status in ((june, "delivered"), (july, "lost")):
         at_ms = f"timestamp_millis({sent.due_ms}) due_at"
         rows = spark.range(1).selectExpr("'x' body", "'m' message_id", at_ms)
-        (found,) = reconcile(rows, str(tmp_path / "ledger.jsonl"), **more).collect()
+        (found,) = reconcile(rows, ledger, **more).collect()
         assert found.status == status

@@ -15,11 +15,12 @@ from benchmarks.support.sqs_stub import Stub
 from sqsdelay.cli import app
 from sqsdelay.core.message import Route
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.ledger.events import Event, EventKind, Source, from_json, to_json
+from sqsdelay.ledger.events import Event, EventKind, Source, from_json
 from sqsdelay.spark import reconcile, replay
 from sqsdelay.spark.sink.rows import derived_id
 from sqsdelay.spark.sink.send import save
 from tests.functional.spark.sent import due_ms, ids, message_id
+from tests.functional.spark.told import written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,11 +67,6 @@ def table(spark: SparkSession, *names: str, body: str = "x") -> DataFrame:
     return known.selectExpr("body", "key", "timestamp_millis(due) due_at")
 
 
-def written(folder: Path, *events: Event) -> str:
-    (folder / "ledger.jsonl").write_text("".join(to_json(event) + "\n" for event in events))
-    return str(folder / "ledger.jsonl")
-
-
 @pytest.fixture
 def job(sqs: Stub, tmp_path: Path) -> dict[str, Any]:
     folders = {name: str(tmp_path / name) for name in ("receipts", "rejects")}
@@ -86,7 +82,7 @@ def test_what_became_of_a_job(
     save(rows.where("key != 'empty'"), **job)
     save(rows, **job)
     rows = rows.where("key != 'lost'")
-    found = reconcile(rows, written(tmp_path, *EVENTS), **job).collect()
+    found = reconcile(rows, written(tmp_path, EVENTS), **job).collect()
     named = {derived_id("job", name): name for name in NAMES}
     assert {named[row.message_id]: row.status for row in found} == STATUSES
     assert {named[row.message_id] for row in found if not row.planned} == {"lost"}
@@ -106,7 +102,7 @@ def test_exactly_what_was_lost_is_sent_again(
     rows = table(spark, *NAMES)
     save(rows, **job)
     before = {message_id(entry): entry for entry in sqs.kept()}
-    ledger = written(tmp_path, *EVENTS)
+    ledger = written(tmp_path, EVENTS)
     sqs.keep()
     counts = replay(rows, ledger, replay=LATE_MS - HOUR_MS // 2, **job)
     assert (counts["chosen"], counts["sent"], counts["rejected"]) == (2, 2, 0)
@@ -118,13 +114,13 @@ def test_exactly_what_was_lost_is_sent_again(
         assert entry["MessageDeduplicationId"] == before[identity]["MessageDeduplicationId"]
     # The ledger has grown meanwhile: one of them arrived after all, the other may still.
     arrived = happened("lost", EventKind.RECEIVED, LATE_MS + 1000)
-    ledger = written(tmp_path, *EVENTS, arrived)
+    ledger = written(tmp_path, [*EVENTS, arrived])
     assert replay(rows, ledger, **job)["chosen"] == 0
     found = reconcile(rows, ledger, **job).where("replays > 0").collect()
     assert {row.status for row in found} == {"delivered", "pending"}
     # An hour after it was sent again it is lost once more, and only it is sent a third time.
     end = happened("another-job", EventKind.RECEIVED, LATE_MS + HOUR_MS * 3 // 4)
-    counts = replay(rows, written(tmp_path, *EVENTS, arrived, end), **job)
+    counts = replay(rows, written(tmp_path, [*EVENTS, arrived, end]), **job)
     assert counts["sent"] == 1
     assert ids(sqs)[derived_id("job", "silent")] == 2
 
@@ -142,7 +138,7 @@ def test_every_kind_of_trouble_is_counted(
         got = happened(name, EventKind.RECEIVED, DUE_MS + late_ms, due_ms=DUE_MS, late_ms=late_ms)
         copies = ("one", "two") if number >= 1970 else ("one",)
         events += [replace(got, sqs_message_id=copy) for copy in copies]
-    ledger = written(tmp_path, *events)
+    ledger = written(tmp_path, events)
     known = {name: job[name] for name in ("endpoint", "job")}
     found = reconcile(table(spark, *names), ledger, **known).collect()
     named = {derived_id("job", name): number for number, name in enumerate(names)}
@@ -161,10 +157,10 @@ def test_what_may_still_arrive_is_sent_again_only_if_asked(
     rows = table(spark, *NAMES)
     save(rows, **job)
     sqs.keep()
-    ledger = written(tmp_path, *EVENTS)
+    ledger = written(tmp_path, EVENTS)
     assert replay(rows, ledger, include=["pending", "not-sent"], **job)["sent"] == 1
     assert set(ids(sqs)) == {derived_id("job", "later")}
-    blind = written(tmp_path, happened("lost", EventKind.HOP, LATE_MS))
+    blind = written(tmp_path, [happened("lost", EventKind.HOP, LATE_MS)])
     assert replay(rows, blind, **job)["chosen"] == 0
     statuses = {row.status for row in reconcile(rows, blind, **job).collect()}
     assert statuses == {"unknown", "pending", "not-sent"}
@@ -181,7 +177,7 @@ def test_a_row_that_is_another_by_now_is_rejected(
     save(rows, **job)
     sqs.keep()
     mixed = table(spark, "lost", "silent", body="y").unionByName(table(spark, "lost"))
-    counts = replay(mixed, written(tmp_path, *EVENTS), **job)
+    counts = replay(mixed, written(tmp_path, EVENTS), **job)
     assert (counts["chosen"], counts["sent"], counts["rejected"]) == (2, 1, 2)
     assert [entry["MessageBody"] for entry in sqs.kept()] == ["x"]
     assert "is not the one that was sent" in counts["reasons"]["InvalidMessage"]["example"]
@@ -200,7 +196,7 @@ def test_fifo_messages_keep_their_groups(
     (before,) = sqs.kept()
     sqs.keep()
     seen = happened("other", EventKind.RECEIVED, LATE_MS, endpoint="payments.fifo")
-    assert replay(rows, written(tmp_path, seen), **job)["sent"] == 1
+    assert replay(rows, written(tmp_path, [seen]), **job)["sent"] == 1
     (again,) = sqs.kept()
     varying = ("Id", "MessageAttributes")
     for entry in (before, again):
@@ -225,7 +221,7 @@ def test_the_commands(spark: SparkSession, sqs: Stub, tmp_path: Path) -> None:
     start_ms = json.loads(instant.read_text())["delay_start_ms"]
     one = derived_id("j", 1)
     got = happened("", EventKind.RECEIVED, start_ms + 2 * HOUR_MS, message_id=one)
-    ledger = written(tmp_path, got)
+    ledger = written(tmp_path, [got])
     sqs.keep()
     compared: list[str | Path] = [tmp_path / "rows.csv", ledger, *known]
     for out in ([], ["--out", str(tmp_path / "out")]):
@@ -257,17 +253,17 @@ def test_what_cannot_be_compared_is_one_line(
     """No receipts of such a job; delays without the instant they count from; nothing in the ledger."""
     rows = table(spark, "fine")
     with pytest.raises(ConfigurationError, match="job 'job' has no receipts in"):
-        reconcile(rows, written(tmp_path, *EVENTS), **job)
+        reconcile(rows, written(tmp_path, EVENTS), **job)
     delayed = rows.selectExpr("body", "key", "1 delay_seconds")
     plain: dict[str, Any] = {"endpoint": "orders", "job": "job"}
     with pytest.raises(ConfigurationError, match="delay_seconds count from the job's first run"):
-        reconcile(delayed, written(tmp_path, *EVENTS), **plain)
+        reconcile(delayed, written(tmp_path, EVENTS), **plain)
     with pytest.raises(ConfigurationError, match="a replay compares rows with the job's receipts"):
-        replay(rows, written(tmp_path, *EVENTS), **plain)
+        replay(rows, written(tmp_path, EVENTS), **plain)
     told = r"past_due='reject' cannot be kept by a replay.*leave"
     with pytest.raises(ConfigurationError, match=told):
-        replay(rows, written(tmp_path, *EVENTS), past_due="reject", **plain)
+        replay(rows, written(tmp_path, EVENTS), past_due="reject", **plain)
     with pytest.raises(ConfigurationError, match="the ledger has no events"):
-        reconcile(rows, written(tmp_path), **plain)
-    (row,) = reconcile(rows, written(tmp_path, *EVENTS), **plain).collect()
+        reconcile(rows, written(tmp_path, []), **plain)
+    (row,) = reconcile(rows, written(tmp_path, EVENTS), **plain).collect()
     assert row.status == "delivered"

@@ -22,7 +22,7 @@ from sqsdelay.core.message import Route
 from sqsdelay.cost import shipped_prices
 from sqsdelay.cost.workload import BANDS
 from sqsdelay.errors import ConfigurationError, MalformedEvent
-from sqsdelay.ledger.events import EventKind, Source, from_json, to_json
+from sqsdelay.ledger.events import EventKind, Source, from_json
 from sqsdelay.spark.report.charts import cost_chart, moments_chart
 from sqsdelay.spark.report.messages import gathered, judged
 from sqsdelay.spark.report.read import read_ledger
@@ -192,9 +192,7 @@ def test_what_a_store_releases_has_arrived_or_waits_in_the_due_queue(
     # An S3 store's, as a function parks: the parking queue was the last to have it.
     gathered_there = told.sent("gathers", delay=10_000)
     events += [gathered_there, told.consumed(gathered_there, EventKind.FORWARDED, after=900)]
-    ledger = tmp_path / "ledger.jsonl"
-    ledger.write_text("\n".join(to_json(event) for event in events))
-    rows = gathered(read_ledger(spark, str(ledger)).events)
+    rows = gathered(read_ledger(spark, told.written(tmp_path, events)).events)
     known = judged(rows, as_of_ms=told.T0 + 20 * told.HOUR, grace_ms=told.HOUR).collect()
     found = {
         (row.endpoint, row.message_id): (row.status, row.early, row.hand_over_late_ms)
@@ -318,8 +316,7 @@ def told_of_it(page: Path, store: str) -> None:
 def test_the_price_of_schedules(spark: SparkSession, tmp_path: Path) -> None:
     """As the cost model has it."""
     message = told.sent("m", route=Route.STORE, batch=None, delay=864_000)
-    (tmp_path / "ledger.jsonl").write_text(to_json(message))
-    ledger = str(tmp_path / "ledger.jsonl")
+    ledger = told.written(tmp_path, [message])
     write_report(spark, ledger, tmp_path / "out", prices=PRICES, store="scheduler")
     (row,) = table(tmp_path / "out", "cost")
     assert row["store_cost"] > 0

@@ -1,0 +1,20 @@
+"""What each fork of the forkserver finds done: imports, the tree of commands, what botocore reads."""
+
+import psycopg
+import rich.table
+from boto3.session import Session
+
+import sqsdelay.stores.dynamodb.dynamodb_store
+import sqsdelay.stores.postgres.postgres_store
+import sqsdelay.stores.s3.s3_store
+import sqsdelay.stores.sqlite.sqlite_store
+from sqsdelay.cli import app
+from tests.services.processes import built
+from tests.services.quick_aws import quicken_botocore
+
+__all__ = ("psycopg", "rich", "sqsdelay")
+
+quicken_botocore()
+for service in ("sqs", "dynamodb", "s3"):
+    Session("of nobody", "secret", region_name="us-east-1").client(service)
+built(app, None)
