@@ -202,21 +202,17 @@ class RabbitMqTimeouts(RabbitMqOutbox):
 
     def reject_unreadable(self, deliveries: Sequence[Delivery[Any]]) -> list[Failure | None]:
         def to_error_queue(each: Delivery[Any]) -> Publication:
-            properties, body, reason = (
-                each.receipt.properties,
-                each.receipt.body,
-                each.content.reason,
-            )
-            about, kept = {"reason": reason}, amqp.resendable(properties)
+            received, reason = each.receipt, each.content.reason
+            about, kept = {"reason": reason}, amqp.resendable(received.properties)
             try:
                 attributes = amqp.packed(kept)
             except errors.InvalidMessage:
                 about["properties"], attributes = repr(kept), {}
             message = StoredMessage(
-                message_id=properties.message_id or "",
+                message_id=received.properties.message_id or "",
                 destination="",
                 due_ms=0,
-                body=body,
+                body=received.body,
                 attributes=attributes,
                 unreadable=reason,
             )

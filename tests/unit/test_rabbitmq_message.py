@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 from pika import BasicProperties
@@ -12,9 +12,10 @@ from pika import BasicProperties
 from sqsdelay import Message
 from sqsdelay.core.delay import Reject
 from sqsdelay.errors import InvalidMessage, MessageTooLarge
+from sqsdelay.ports.queues import Delivery
 from sqsdelay.rabbitmq import RabbitMqSender
 from sqsdelay.rabbitmq.message import RabbitMqMessage, checked, delayed
-from sqsdelay.rabbitmq.timeouts import Received, _unreadable, read_timeout
+from sqsdelay.rabbitmq.timeouts import RabbitMqTimeouts, Received, read_timeout
 
 
 def sent(message: RabbitMqMessage, *, seconds: int = 5) -> BasicProperties:
@@ -141,8 +142,14 @@ def test_a_header_that_pika_reads_and_cannot_write_goes_to_the_error_queue() -> 
     given = BasicProperties(headers=headers, message_id="m")
     rejected = read_timeout(given, b"x")
     assert isinstance(rejected, Reject)
-    body, written = _unreadable(Received(Mock(), None, 1, given, b"x"), rejected.reason)
+    transport, publish = RabbitMqTimeouts("amqp://localhost", "orders"), Mock()
+    with patch.object(transport, "_publish", publish):
+        received = Received(Mock(), Mock(), Mock(), given, b"x")
+        transport.reject_unreadable([Delivery(rejected, received)])
+    (delivery,), to_error_queue = publish.call_args.args
+    publication = to_error_queue(delivery)
+    written = publication.properties
     told = json.loads(written.headers["sqsdelay.Error"])
-    assert (body, written.message_id) == (b"x", "m")
+    assert (publication.body, written.message_id) == (b"x", "m")
     assert "'score': 1.5" in told["properties"]
     assert told["reason"].startswith("properties cannot be written in AMQP 0-9-1")
