@@ -133,8 +133,9 @@ def main(archive: Path) -> None:
         gateway: Any = spark.sparkContext._gateway
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait(PATIENCE_SECONDS)
-    new.rename(archive)
+    # Half an archive would end each Java that reads it.
+    if gateway.proc.wait(PATIENCE_SECONDS) == 0:
+        new.rename(archive)
 
 
 if __name__ == "__main__":
