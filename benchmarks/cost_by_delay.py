@@ -12,9 +12,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-
 from benchmarks.support.blocks import rewritten
 from sqsdelay.core.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.cost import Prices, Workload, bill, shipped_prices
@@ -162,6 +159,9 @@ def _usd(amount: Fraction) -> str:
 
 def draw(prices: Prices, file: Path) -> None:
     """Write the plot."""
+    import matplotlib as mpl  # half a second, which the tables do without
+    from matplotlib.figure import Figure
+
     # Text as text keeps the file small; the salt makes its ids the same each time.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": file.stem, "font.size": 9}):
         figure = Figure(figsize=(8, 4.8), layout="constrained")

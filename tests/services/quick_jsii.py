@@ -8,6 +8,7 @@ from typing import Any
 from jsii._kernel.providers.process import ProcessProvider
 from jsii._kernel.types import LoadRequest, LoadResponse
 
+_provider: Any = ProcessProvider
 _start: Any = ProcessProvider._process
 _loads: list[LoadRequest] = []
 
@@ -19,5 +20,5 @@ def _process(provider: ProcessProvider) -> Any:
     return process
 
 
-ProcessProvider._process = property(_process)
-ProcessProvider.load = lambda _, request: _loads.append(request)  # type: ignore[assignment,method-assign,misc]
+_provider._process = property(_process)
+_provider.load = lambda _, request: _loads.append(request)
