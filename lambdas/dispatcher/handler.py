@@ -12,7 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 from aws_lambda_powertools import Logger, Metrics
@@ -150,9 +150,8 @@ def _park(this: Function, context: Any, *, may_ask: bool) -> dict[str, int]:
         held=lambda: left_ms() > KEPT_BACK_MS,
         crowded=send_for_help if may_ask else None,
     )
-    fates = Counter[Status]()
-    for outcomes in rounds:
-        fates += settings.report_outcomes(this.metrics, this.logger, outcomes)
+    report = partial(settings.report_outcomes, this.metrics, this.logger)
+    fates = sum(map(report, rounds), Counter[Status]())
     this.metrics.flush_metrics()
     return {str(status): count for status, count in fates.items()}
 

@@ -165,9 +165,9 @@ def test_a_run_that_finds_much_starts_others_which_start_none(
     monkeypatch.setattr(gathering, "AT_ONCE", 10)
     kept: list[int] = []
 
-    def counted(*arguments: Any) -> None:
+    def counted(*arguments: Any) -> Any:
         kept.append(outcomes_in_memory())
-        report_outcomes(*arguments)
+        return report_outcomes(*arguments)
 
     monkeypatch.setattr("lambdas.settings.report_outcomes", counted)
     for n in range(40):
