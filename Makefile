@@ -55,7 +55,7 @@ OLDER := older-spark
 
 test-all:  ## The same with every test: older Sparks, other languages, all faults
 	@# Side by side, for pip fetches and unpacks one package after the other, mypy is one process, and tests wait.
-	+@$(MAKE) --no-print-directory --jobs 4 setup setup-node build/spark.jsa $(OLDER)
+	+@$(MAKE) --no-print-directory --jobs 4 setup setup-node $(OLDER)
 	+@$(MAKE) --no-print-directory style
 	@# mypy's findings come last, or they would stand far above the tests' own.
 	@# Where CI is set, pytest's closing list has whole messages: the names of what failed get lost in them.
@@ -118,10 +118,6 @@ lint: style
 style: setup
 	$(BIN)/ruff check --output-format concise .
 	$(BIN)/ruff format --check .
-
-# What the tests' Javas start with: without it, or without Java, they only take longer.
-build/spark.jsa: $(VENV)/.installed
-	-@mkdir -p build; $(BIN)/python -m tests.functional.spark.conftest
 
 older-spark: build/pyspark-3.5/.installed build/pyspark-4.0/.installed  ## The Sparks that AWS runs, for their tests
 

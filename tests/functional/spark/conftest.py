@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sysconfig
 import venv
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from benchmarks.support.dynalite import running_dynalite
 from benchmarks.support.sqs_stub import Stub, running_stub
 from sqsdelay.spark.session import session
-from tests.patience import PATIENCE_SECONDS
 from tests.services.processes import ROOT
 from tests.services.s3_server import S3Server, running_s3
 
@@ -34,13 +31,9 @@ QUICK: Final = {
 }
 QUICK_CONF: Final = [each for name in QUICK for each in ("--conf", f"{name}={QUICK[name]}")]
 SETTINGS: Final = QUICK | {"spark.driver.memory": "1g"}
-CLASSES: Final = ROOT / "build" / "spark.jsa"
-"""Spark's classes as Java holds them in memory, made by this file as a program: a start takes half."""
-
 QUICK_JAVA: Final = (
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m -XX:+UseSerialGC "
-    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
-    f"-Xlog:disable {f'-XX:SharedArchiveFile={CLASSES}' if CLASSES.exists() else ''}"
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 """For processes that live for seconds: no costly compiling, no threads that collect garbage, no check of
 Spark's classes. Together a quarter of what a small job takes. (The folder's session fills the 48 MiB that
@@ -116,27 +109,3 @@ def python_without_sqsdelay(tmp_path: Path) -> Path:
     (packages,) = (folder / "lib").glob("python*/site-packages")
     (packages / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return folder / "bin" / "python"
-
-
-def main(archive: Path) -> None:
-    """Java writes the classes that a small job has used, at its end."""
-    new = archive.with_suffix(".new")
-    os.environ["SPARK_SUBMIT_OPTS"] = f"{QUICK_JAVA} -XX:ArchiveClassesAtExit={new}"
-    with session("classes", master="local[2]", settings=SETTINGS) as spark:
-        rows = spark.range(100).selectExpr("id", "id % 7 n", "cast(id as string) body")
-        for form in ("parquet", "json", "csv"):
-            path = f"{archive}.{form}"
-            rows.write.format(form).mode("overwrite").save(path)
-            spark.read.schema(rows.schema).format(form).load(path).join(rows, "id").count()
-            shutil.rmtree(path)
-        rows.groupBy("n").count().orderBy("n").collect()
-        gateway: Any = spark.sparkContext._gateway
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    # Half an archive would end each Java that reads it.
-    if gateway.proc.wait(PATIENCE_SECONDS) == 0:
-        new.rename(archive)
-
-
-if __name__ == "__main__":
-    main(CLASSES)
