@@ -36,8 +36,8 @@ def test_each_kind_by_its_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 )  # fmt: skip
 def test_what_is_no_store_is_refused(url: str) -> None:
     """With what one may write instead."""
-    words = r"give sqlite:///FILE, postgresql://.* or scheduler://"
-    with pytest.raises(ConfigurationError, match=words):
+    told = r"give sqlite:///FILE, postgresql://.* or scheduler://"
+    with pytest.raises(ConfigurationError, match=told):
         open_store(url, endpoint="orders")
 
 
