@@ -138,9 +138,8 @@ def test_new_endpoints_cost_one_refusal_together(
         publisher.publish(bound)
         assert [each.error for each in bound] == [None] * many
         assert refused.call_count == 1
-        assert (
-            heard.call_count >= many
-        )  # one that declares for a minute is not taken for a dead one
+        # One that declares for a minute is not taken for a dead one.
+        assert heard.call_count >= many
         bound = [message(name) for name in (*names, "wrong")]
         publisher.publish(bound)
         assert [isinstance(each.error, QueueMissing) for each in bound] == [False] * many + [True]
@@ -151,11 +150,10 @@ def test_new_endpoints_cost_one_refusal_together(
 def test_a_message_that_cannot_be_written_stays_and_holds_up_no_other(broker: Broker) -> None:
     """A large fraction, of another client: pika reads a whole number of more than 64 bits."""
     acme = broker.ready(prefix="acme")
+    to = {"exchange": acme.delivery_exchange, "routing_key": routing_key(1, "orders")}
     with Connection(broker.url) as connection:
         for headers in ({"score": 1e300}, {}):
-            connection.Producer().publish(
-                "x", routing_key(1, "orders"), exchange=acme.delivery_exchange, headers=headers
-            )
+            connection.Producer().publish("x", headers=headers, **to)
     assert broker.wait_count(acme.undeliverable, 2) == 2
     broker.queue("orders")
     with pytest.raises(InvalidMessage, match="cannot be written in AMQP"):
