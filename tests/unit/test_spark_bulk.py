@@ -163,15 +163,18 @@ def test_a_job_run_again_reads_each_mark_once(
 
 
 def test_rows_in_any_order_read_all_marks_once_in_a_process() -> None:
-    """As those of format("sqsdelay") come, which nobody has shared out."""
+    """As those of format("sqsdelay") come, which nobody has shared out; and a wheel is opened once."""
     driver = Driver("orders")
+    bucket = driver.bucket()
+    driver.bucket = lambda *_: bucket  # type: ignore[method-assign]
     driver.publish(driver.task([table([("a", DAY, "1", None, None)])]))
     driver.begin("j")
     before = driver.s3.requests["GetObject"]
-    rows = [table([("a", DAY, "1", None, None)])]
+    rows = [table([("a", DAY, "1", None, None), ("b", DAY, "2", None, None)])]
     counts = [driver.task(rows, part=part).counts.already_sent for part in range(5)]
     assert counts == [1] * 5
     assert driver.s3.requests["GetObject"] - before == 2  # record, marks
+    assert driver.s3.requests["ListObjectsV2"] == 1
 
 
 def test_objects_are_full_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

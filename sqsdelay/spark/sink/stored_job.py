@@ -19,7 +19,7 @@ import logging
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import gcd
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -47,25 +47,25 @@ def bucket_of(url: str) -> ObjectBucket:
     return ObjectBucket(urlsplit(url).netloc, None, None)
 
 
+@lru_cache(maxsize=64)
+def _opened(bucket: ObjectBucket, url: str, endpoint: str) -> Wheel:
+    """An endpoint's wheel, for all runs. Raises StoreMissing, StoreUnavailable, SchemaMismatch."""
+    settings = s3_settings_of(urlsplit(url))
+    hierarchy = Hierarchy(settings.get("slots", DEFAULT_SLOTS))
+    wheel = Wheel(bucket, endpoint, prefix=settings["prefix"], hierarchy=hierarchy)
+    wheel.check_version()
+    return wheel
+
+
 class Job:
     """A run of a job, and what earlier runs of it have stored in the S3 store of a URL."""
 
     def __init__(self, url: str, run: Run, bucket: ObjectBucket) -> None:
         self.run = run
         self._bucket = bucket
-        self._settings = s3_settings_of(urlsplit(url))
-        self._batches = Batches(bucket, self._settings["prefix"])
+        self._batches = Batches(bucket, s3_settings_of(urlsplit(url))["prefix"])
         self._folder = self._batches.folder(run.batch)
-        self.wheel = lru_cache(maxsize=64)(self._opened)
-
-    def _opened(self, endpoint: str) -> Wheel:
-        """The wheel of one endpoint, to write to in bulk. Raises StoreMissing, StoreUnavailable,
-        SchemaMismatch."""
-        hierarchy = Hierarchy(self._settings.get("slots", DEFAULT_SLOTS))
-        prefix = self._settings["prefix"]
-        wheel = Wheel(self._bucket, endpoint, prefix=prefix, hierarchy=hierarchy)
-        wheel.check_version()
-        return wheel
+        self.wheel = partial(_opened, bucket, url)
 
     def stored(self, part: int = 0, parts: int = 1) -> tuple[str, SentBefore]:
         """A digest of the batches that count, and the marks of their messages, as far as they may be of task
