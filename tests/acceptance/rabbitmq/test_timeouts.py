@@ -383,5 +383,5 @@ def die(broker: Broker, store_url: str, task: str) -> int | None:
 def _dying(url: str, store_url: str, task: str) -> None:
     transport = RabbitMqTimeouts(url, "orders")
     killed = partial(os.kill, os.getpid(), signal.SIGKILL)
-    transport.settle = lambda deliveries: deliveries and killed()  # type: ignore[assignment,func-returns-value,method-assign]
+    transport.settle = lambda deliveries: deliveries and killed()  # type: ignore[assignment,method-assign]
     getattr(TimeoutManager(open_store(store_url, endpoint="orders"), transport), task)()
