@@ -9,9 +9,11 @@ import typer._adapters
 import typer.rich_utils
 from boto3.session import Session
 
+import sqsdelay.opentelemetry.telemetry
 import sqsdelay.rabbitmq.administration
 import sqsdelay.rabbitmq.timeouts
 import sqsdelay.sending.async_sender
+import sqsdelay.sqs.consumer
 import sqsdelay.sqs.endpoints
 import sqsdelay.sqs.sender
 import sqsdelay.stores.dynamodb.dynamodb_store
