@@ -29,5 +29,6 @@ __all__ = ("encodings", "psycopg", "rich", "sqsdelay", "typer")
 quicken_botocore()
 for service in ("sqs", "dynamodb", "s3"):
     Session("of nobody", "secret", region_name="us-east-1").client(service)
+app.rich_markup_mode = None  # as in a pipe
 built(app, None)
 gc.freeze()
