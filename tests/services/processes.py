@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from io import BytesIO, TextIOWrapper
-from multiprocessing import reduction
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -38,17 +38,6 @@ FORKS.set_forkserver_preload(["tests.services.preloaded"])
 """Starts processes that have imported sqsdelay: an import takes half a second."""
 
 
-class _Stream(int):
-    """A file that a fork has under another number."""
-
-    def __reduce__(self) -> Any:
-        return _taken, (reduction.DupFd(self),)
-
-
-def _taken(sent: Any) -> int:
-    return int(sent.detach())
-
-
 class Forked(subprocess.Popen[str]):
     """``sqsdelay``, in a fork of a process that has imported it: a start takes a second of a processor."""
 
@@ -60,10 +49,9 @@ class Forked(subprocess.Popen[str]):
 
     def _execute_child(self, arguments: Sequence[str], *given: Any) -> None:
         cwd, env, pipes = given[4], given[5], given[9:15]
-        streams = [_Stream(pipe) for pipe in (pipes[0], pipes[3], pipes[5])]
-        self._process = FORKS.Process(
-            target=_command, args=(arguments, env, cwd, streams, self._before)
-        )
+        streams = [Connection(os.dup(pipe)) for pipe in (pipes[0], pipes[3], pipes[5])]
+        given = (arguments, env, cwd, streams, self._before)
+        self._process = FORKS.Process(target=_command, args=given)
         self._process.start()
         # Another thread's start would look after it, and take its exit code.
         multiprocessing.process._children.discard(self._process)  # type: ignore[attr-defined]
@@ -105,12 +93,12 @@ def _command(
     arguments: Sequence[str],
     env: dict[str, str],
     cwd: Path,
-    streams: Sequence[int],
+    streams: Sequence[Connection],
     before: Callable[[], object],
 ) -> None:
     for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
+        os.dup2(stream.fileno(), number)
+        stream.close()
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
     sys.stdout = TextIOWrapper(open(1, "wb", 0, closefd=False), write_through=True)  # noqa: SIM115
     os.environ.clear()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -20,7 +19,7 @@ from sqsdelay.rabbitmq import RabbitMqOutbox
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryStore
 from tests.acceptance.rabbitmq.broker import Broker, Inbox, check_whole
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import ended
 from tests.services.processes import run, running
 
 GUIDE = Path(__file__).parents[3] / "docs/rabbitmq-stores.md"
@@ -144,13 +143,8 @@ def test_without_the_extra(tmp_path: Path, command: str) -> None:
     with closing(open_store(url, endpoint="orders")) as store:
         store.set_up()
     names = ("SQSDELAY_DISPATCH_TO", "SQSDELAY_RABBITMQ_URL")
-    done = subprocess.run(
-        [sys.executable, "-c", code, *command.split()],
-        env={**os.environ, "SQSDELAY_STORE": url, **dict.fromkeys(names, "amqp://localhost")},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-    )
+    env = {**os.environ, "SQSDELAY_STORE": url, **dict.fromkeys(names, "amqp://localhost")}
+    done = ended([sys.executable, "-c", code, *command.split()], env=env)
     assert done.returncode == 1
     assert done.stderr == (
         "sqsdelay: RabbitMQ needs pika, which is not installed; run: pip install 'sqsdelay[rabbitmq]'\n"
