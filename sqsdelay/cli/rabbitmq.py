@@ -12,7 +12,7 @@ from typer import Argument, Option
 from sqsdelay.cli.console import say, show, tell
 from sqsdelay.cli.options import Commands, Json, times
 from sqsdelay.core.limits import CONNECT_SECONDS
-from sqsdelay.errors import InvalidMessage
+from sqsdelay.errors import ConfigurationError, InvalidMessage
 
 if TYPE_CHECKING:
     from sqsdelay.rabbitmq import Topology, Transfer
@@ -85,6 +85,8 @@ def declare(context: typer.Context) -> None:
     if topology.shared:
         with closing(Publisher(parameters(url))) as publisher:
             if uncaught := publisher.uncaught(topology):
+                if not isinstance(uncaught, ConfigurationError):
+                    raise uncaught  # it could not be found out
                 tell(f"warning: {uncaught}")
 
 

@@ -122,7 +122,7 @@ def attributes_of(given: Mapping[str, AttributeInput]) -> dict[str, Attribute]:
     return {
         name: _attribute(name, value)
         for name, value in given.items()
-        if name != DELAY_SECONDS and not str(name).startswith(OUR_PREFIX)
+        if name != DELAY_SECONDS and not (isinstance(name, str) and name.startswith(OUR_PREFIX))
     }
 
 

@@ -177,7 +177,7 @@ class Destination:
 
     def _answers(self, messages: Sequence[StoredMessage], claim: Any) -> Sequence[Outcome]:
         if not isinstance(self._to, ExactlyOnce):
-            return self._to.send(messages)
+            return list(self._to.send(messages))
         effect = self._to.deliver
         together = _attempted(claim, effect, [*messages])  # which it may change
         if together is None or len(messages) == 1:

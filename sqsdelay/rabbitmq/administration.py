@@ -196,7 +196,8 @@ def _move(
         if stopped is not None:
             break
     if done.moved:
-        session.settle_acks(queue)
+        # Its next get comes after the acknowledgements; what that takes returns as the channel closes.
+        session.get(queue)
     if stopped is not None:
         raise stopped
 
@@ -225,7 +226,7 @@ def teardown(
     management = Management(management_url, given.virtual_host) if management_url else None
     with Session(given) as session:
         queues = list(ready(session, doomed))
-        if not queues and not session.found("exchange_declare", doomed.level_name(0)):
+        if not queues and not session.found("exchange_declare", doomed.level_name(LEVELS - 1)):
             raise errors.ConfigurationError(
                 f"there is no infrastructure {doomed.prefix!r} at {given}; nothing was "
                 "deleted; check --prefix and the virtual host"

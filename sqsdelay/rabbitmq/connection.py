@@ -320,11 +320,6 @@ class Session:
         self.wait(lambda: self._got)
         return self._got.pop()
 
-    def settle_acks(self, queue: str) -> None:
-        """Wait until a queue has applied the channel's acknowledgements: its next get comes after them. What
-        that takes returns to its place as the channel closes."""
-        self.get(queue)
-
     def consume(self, queue: str, prefetch: int, arrived: deque[Taken]) -> None:
         """Let so many messages arrive there, whenever the session waits for something."""
         self.ask("basic_qos", prefetch_count=prefetch)

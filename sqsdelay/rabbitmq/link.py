@@ -226,6 +226,8 @@ class Link(connection.Session):
 
     def pump(self) -> None:
         """Bind and publish while the broker takes it and the windows have room."""
+        if not (self._outstanding or self._asked):
+            self._heard_at = time.monotonic()  # it owes no answer before now
         if self._jobs.bindings and not self._asked and self._writes():
             self._bind()
         waiting = self._jobs.publications
@@ -276,7 +278,7 @@ class Link(connection.Session):
         self._heard_at = time.monotonic()
         self.pump()
 
-    def _on_binding_refused(self, _: Any, reason: BaseException) -> None:
+    def _on_binding_refused(self, _: Any, reason: Any) -> None:
         """The broker refused one of those asked for: which, is found out by asking for each alone."""
         self._binding = None
         asked, told = self._asked, str(reason)
@@ -286,7 +288,10 @@ class Link(connection.Session):
         missing = "no queue '" in told and ".delay-hand-over." in told
         declares = missing and not all(each.declares for each in asked)
         if len(asked) == 1 and not declares:
-            self._on_bound(asked[0], None, connection.translated(reason, self.at))
+            error = connection.translated(reason, self.at)
+            if isinstance(error, errors.QueueUnavailable):  # this endpoint, e.g. a locked queue
+                error = errors.SendFailed(str(error), code=str(reason.reply_code), transient=True)
+            self._on_bound(asked[0], None, error)
             return
         for job in asked:
             job.declares, job.alone = declares, job.alone or not declares
@@ -362,7 +367,7 @@ class Link(connection.Session):
         opens = self._binding is not None and not self._binding.is_open
         if self.blocked or not (self._outstanding or self._asked or opens):
             self._heard_at = now  # it owes no answer before now
-        if self._heard_at < overdue - patience:
+        if self._heard_at < overdue:
             # Not one queue is stuck but the connection, or the broker: start afresh.
             self.lost = TimeoutError("no answer")
         within = f"within {self._confirm_seconds:g} s{self.blocked}"

@@ -19,7 +19,7 @@ from sqsdelay.rabbitmq.topology import Topology
 
 # Nothing behind the host may hold an "@": it would be of a password with a "/" in it.
 _URL: Final = re.compile(
-    r"(https?://)(?:([^/?#]*)@)?((?:[^/?#@:[]+|\[[^/?#@]+\])(?::\d+)?)(/[^?#@]*)?", re.IGNORECASE
+    r"(?i)(https?://)(?:([^/?#]*)@)?((?:[^/?#@:[]+|\[[^/?#@]+\])(?::[1-9]\d{0,4})?)(/[^?#@]*)?"
 )
 
 
@@ -27,7 +27,7 @@ class Management:
     """Reads the management API of one virtual host. No error repeats the URL, for the password's sake."""
 
     def __init__(self, url: str, virtual_host: str) -> None:
-        found = _URL.fullmatch(url)
+        found = _URL.fullmatch(url.strip())
         if found is None:
             raise InvalidSetting(
                 "the management URL does not start with http:// or https:// and a host; write e.g. "

@@ -93,10 +93,7 @@ def checked(message: RabbitMqMessage, *, limit: int, user: str) -> tuple[bytes, 
     properties.message_id, properties.delivery_mode = own_id, PERSISTENT
     if given:
         check_encoding(properties)
-    return _body(message.body, limit), properties
-
-
-def _body(body: object, limit: int) -> bytes:
+    body: object = message.body
     if isinstance(body, str):
         try:
             body = body.encode()
@@ -109,7 +106,7 @@ def _body(body: object, limit: int) -> bytes:
             f"body of {len(body)} bytes; the limit is {limit}; shorten it, or, if the broker's "
             "max_message_size is higher, send it with RabbitMqSender(max_message_bytes=…)"
         )
-    return body
+    return body, properties
 
 
 def delayed(properties: BasicProperties, *, seconds: int, due_ms: int) -> BasicProperties:
@@ -147,7 +144,7 @@ def encoded(properties: BasicProperties) -> bytes:
         return b"".join(properties.encode())
     except Exception as error:  # of values of another type pika raises what it likes
         raise InvalidMessage(
-            f"properties cannot be written in AMQP 0-9-1: {error}; short strings hold {MAX_NAME_BYTES} "
+            f"properties cannot be written in AMQP 0-9-1: {error!r}; short strings hold {MAX_NAME_BYTES} "
             "bytes, headers text, bytes, whole numbers, lists and dicts"
         ) from error
 
@@ -189,8 +186,8 @@ def resendable(properties: BasicProperties) -> BasicProperties:
 
 
 def packed(properties: BasicProperties) -> dict[str, Attribute]:
-    """The properties as a stored message's attributes. Raises InvalidMessage: pika reads fractions as well,
-    and writes none."""
+    """The properties as a stored message's attributes. Raises InvalidMessage: pika reads numbers of more than
+    64 bits as well, and writes none."""
     return {PROPERTIES: {"DataType": "Binary", "BinaryValue": encoded(properties)}}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from sqsdelay import errors
 from sqsdelay.core import endpoint as endpoints
@@ -64,25 +64,23 @@ ALWAYS_PARKED_BYTES: Final = 32 * 1024
 
 
 class Call:
-    """One call's endpoint, and what it has asked the queue service about that, errors included: nothing is
-    asked again for each message."""
+    """One call's endpoint, and what failed when the queue service was asked about it: the same is not asked
+    again for each message. ``undated``: nor is the time, which the service does not tell."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self.endpoint = endpoint
-        self._answers: dict[Any, Any] = {}
+        self.endpoint, self.undated = endpoint, False
+        self._failed: dict[Any, errors.SqsDelayError] = {}
 
     def once(self, ask: Callable[[A], T], about: A) -> T:
-        """The answer to ``ask(about)``, or the error it raised, which is raised again."""
+        """The answer to ``ask(about)``, which remembers it; or the error that it raised before."""
         key = ask, about.name
-        if key not in self._answers:
-            try:
-                self._answers[key] = ask(about)
-            except errors.SqsDelayError as error:
-                self._answers[key] = error
-        answer = self._answers[key]
-        if isinstance(answer, errors.SqsDelayError):
-            raise answer
-        return cast(T, answer)
+        if key in self._failed:
+            raise self._failed[key]
+        try:
+            return ask(about)
+        except errors.SqsDelayError as error:
+            self._failed[key] = error
+            raise
 
 
 @dataclass(slots=True)
@@ -270,10 +268,11 @@ class Router:
         """The broker's now, for an absolute due time; SQS is asked if no recent answer had it."""
         clock = self._queues.broker_clock
         proven = clock.proven_ms()
-        if proven is not None:
-            return proven
-        call.once(self._learn_time, call.endpoint)
-        return clock.now_ms()
+        if proven is None and not call.undated:
+            call.once(self._learn_time, call.endpoint)
+            proven = clock.proven_ms()
+            call.undated = proven is None
+        return clock.now_ms() if proven is None else proven
 
     def broker_latest(self, call: Call) -> int:
         """What a relative delay counts from that waits in a store, so that it is never early."""

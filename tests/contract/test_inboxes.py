@@ -179,9 +179,8 @@ class InboxContract:
 
     def test_another_drivers_connection_is_refused(self, receiver: Deduplicator) -> None:
         """It says which one is wanted."""
-        with pytest.raises(
-            ConfigurationError, match=r"transaction is a object; give the .*Connection"
-        ):
+        told = r"transaction is a object; give the .*Connection"
+        with pytest.raises(ConfigurationError, match=told):
             receiver.first("a", object())
 
     def test_a_connection_outside_a_transaction_is_refused(

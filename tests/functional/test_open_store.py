@@ -36,9 +36,8 @@ def test_each_kind_by_its_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 )  # fmt: skip
 def test_what_is_no_store_is_refused(url: str) -> None:
     """With what one may write instead."""
-    with pytest.raises(
-        ConfigurationError, match=r"give sqlite:///FILE, postgresql://.* or scheduler://"
-    ):
+    told = r"give sqlite:///FILE, postgresql://.* or scheduler://"
+    with pytest.raises(ConfigurationError, match=told):
         open_store(url, endpoint="orders")
 
 

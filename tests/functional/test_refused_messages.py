@@ -161,7 +161,7 @@ def test_messages_that_a_queue_refuses_one_by_one_hold_up_nobody(
 def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Of a body; claims take 64 of them, by day as if there were less memory."""
     size: int = request.param
-    fitting = postgres_store._FITTING.replace(b"%d" % sql.CLAIM_BYTES, b"%d" % (64 * size))
+    fitting = postgres_store._FITTING.replace(b"%d" % (64 << 20), b"%d" % (64 * size))
     monkeypatch.setattr(postgres_store, "_FITTING", fitting)
     monkeypatch.setattr(sql, "CLAIM_BYTES", 64 * size)
     return size

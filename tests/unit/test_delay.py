@@ -306,10 +306,7 @@ def test_attributes_in_text_are_of_a_type() -> None:
 def test_a_name_is_loaded_when_it_is_asked_for() -> None:
     """From the module that has it; as of any module, another is an AttributeError."""
     load = on_first_use("a.package", {"json": "dumps loads", "math": "sqrt"})
-    assert [load(name).__name__ for name in ("dumps", "loads", "sqrt")] == [
-        "dumps",
-        "loads",
-        "sqrt",
-    ]
+    names = ["dumps", "loads", "sqrt"]
+    assert [load(name).__name__ for name in names] == names
     with pytest.raises(AttributeError, match=r"^module 'a\.package' has no attribute 'cbrt'$"):
         load("cbrt")

@@ -324,9 +324,8 @@ def test_the_recovery_breaker_triggers_above_its_rate(bench: Bench) -> None:
     for _ in range(2):
         with pytest.raises(errors.StoreUnavailable):
             dispatcher.dispatch()
-    with pytest.raises(
-        errors.CriticalError, match="recovery circuit breaker: 3 failures in a second"
-    ):
+    told = "recovery circuit breaker: 3 failures in a second"
+    with pytest.raises(errors.CriticalError, match=told):
         dispatcher.dispatch()
 
 
@@ -337,9 +336,8 @@ def test_the_recovery_breaker_triggers_in_a_run(bench: Bench) -> None:
     bench.put("bad")
     bench.outbox.fail = refused("bad")
     start_ms = bench.clock.now_ms()
-    with pytest.raises(
-        errors.CriticalError, match=r"recovery circuit breaker: 2 failures in a second"
-    ):
+    told = r"recovery circuit breaker: 2 failures in a second"
+    with pytest.raises(errors.CriticalError, match=told):
         bench.dispatcher(number_of_retries=9).run(threading.Event())
     assert bench.clock.now_ms() - start_ms < 1000
     assert bench.store.pending_count() == 1
@@ -445,9 +443,8 @@ def test_a_callback_that_raises_stops_delivery_loudly(caplog: pytest.LogCaptureF
     delivery.start()
     wait_until(lambda: delivery._error is not None)
     for call in (lambda: delivery.store([]), delivery.stop):
-        with pytest.raises(
-            errors.CriticalError, match=r"^dispatching has stopped: the user's own$"
-        ):
+        told = r"^dispatching has stopped: the user's own$"
+        with pytest.raises(errors.CriticalError, match=told):
             call()
     assert caplog.messages == ['dispatching stops: RuntimeError("the user\'s own")']
 

@@ -367,9 +367,8 @@ def test_endpoints_that_would_share_a_delay_queue_are_refused(queues: InMemoryQu
     QueueSender(queues).send(FIFO, "x", delay=5000, message_group_id="g")
     queues.create_queue("orders")
     for endpoint in ("orders", FIFO):
-        with pytest.raises(
-            ConfigurationError, match=r"would share the delay queue orders-delay.fifo with orders"
-        ):
+        words = r"would share the delay queue orders-delay.fifo with orders"
+        with pytest.raises(ConfigurationError, match=words):
             QueueSender(queues).send(endpoint, "x", delay=5000, message_group_id="g")
     assert QueueSender(queues).send("orders", "x", delay=900).route is Route.DIRECT
     with pytest.raises(ConfigurationError, match="would share"):

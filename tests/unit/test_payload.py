@@ -197,10 +197,8 @@ def test_what_was_received_is_sent_again_with_its_attributes(name: str) -> None:
     whole = Site(1000).sent("whole again", attributes={name: SIZE, "tenant": user})
     assert whole.attributes == {"tenant": user}
     large = Site(5).sent("large again", attributes={name: SIZE, "tenant": user})
-    assert large.attributes == {
-        "tenant": user,
-        sizes.PAYLOAD_SIZE: sizes.payload_size("large again"),
-    }
+    size = sizes.payload_size("large again")
+    assert large.attributes == {"tenant": user, sizes.PAYLOAD_SIZE: size}
     pointer = Site(1000).sent(BODY, attributes={name: SIZE, "tenant": user})
     assert (pointer.body, pointer.attributes) == (BODY, {name: SIZE, "tenant": user})
     assert Site(1000).sent("small", attributes={"tenant": user}).attributes == {"tenant": user}

@@ -137,8 +137,8 @@ def test_what_is_not_a_message_is_told_as_its_result() -> None:
 
 
 def test_a_header_that_pika_reads_and_cannot_write_goes_to_the_error_queue() -> None:
-    """A fraction, of another client: it ended the timeout manager, at each start anew."""
-    headers = {"score": 1.5, "sqsdelay.Destination": "orders", "sqsdelay.DueAt": "5"}
+    """A whole number of more than 64 bits: it ended the timeout manager, at each start anew."""
+    headers = {"score": 2**70, "sqsdelay.Destination": "orders", "sqsdelay.DueAt": "5"}
     given = BasicProperties(headers=headers, message_id="m")
     rejected = read_timeout(given, b"x")
     assert isinstance(rejected, Reject)
@@ -151,5 +151,5 @@ def test_a_header_that_pika_reads_and_cannot_write_goes_to_the_error_queue() -> 
     written = publication.properties
     told = json.loads(written.headers["sqsdelay.Error"])
     assert (publication.body, written.message_id) == (b"x", "m")
-    assert "'score': 1.5" in told["properties"]
+    assert f"'score': {2**70}" in told["properties"]
     assert told["reason"].startswith("properties cannot be written in AMQP 0-9-1")

@@ -157,7 +157,7 @@ def test_an_alarm_is_told() -> None:
 
 def test_management_urls_that_are_none_do_not_show_their_password() -> None:
     """Nor does one where nothing answers. One that fails says nothing about them."""
-    for url in ("amqp://u:sesame@host", "http://u:1/sesame@host"):
+    for url in ("amqp://u:sesame@host", "http://u:1/sesame@host", "http://u:sesame@host:0"):
         with pytest.raises(ConfigurationError, match="does not start with http") as caught:
             Management(url, "/")
         assert "sesame" not in str(caught.value)

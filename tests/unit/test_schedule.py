@@ -200,18 +200,16 @@ def test_without_a_store_a_typed_error_says_so(queues: InMemoryQueues) -> None:
         lambda: sender.reschedule("orders", "m", delay=5),
         lambda: sender.pending("orders"),
     ):
-        with pytest.raises(
-            errors.NoStore, match=r"cannot be listed, cancelled or rescheduled.*store=…"
-        ):
+        told = r"cannot be listed, cancelled or rescheduled.*store=…"
+        with pytest.raises(errors.NoStore, match=told):
             call()
 
 
 def test_one_store_serves_one_endpoint(sender: QueueSender, queues: InMemoryQueues) -> None:
     """Another endpoint's consumer would look for its amendments elsewhere; a function serves all."""
     sender.send("orders", "x", delay=DAY)
-    with pytest.raises(
-        errors.ConfigurationError, match="serves orders, not others; give store=lambda"
-    ):
+    told = "serves orders, not others; give store=lambda"
+    with pytest.raises(errors.ConfigurationError, match=told):
         sender.cancel("others", "m")
     stores: dict[str, InMemoryStore] = {}
 

@@ -170,9 +170,8 @@ def test_the_largest_input_fits_and_one_byte_more_does_not() -> None:
     """The limit is of the JSON, in UTF-8."""
     room = MAX_INPUT_BYTES - len(made().encode()) + len("grün".encode())
     assert len(made(replace(MESSAGE, body=b"x" * room)).encode()) == MAX_INPUT_BYTES
-    with pytest.raises(
-        MessageTooLarge, match=f"takes {MAX_INPUT_BYTES + 1} bytes .* {MAX_INPUT_BYTES};"
-    ):
+    words = f"takes {MAX_INPUT_BYTES + 1} bytes .* {MAX_INPUT_BYTES};"
+    with pytest.raises(MessageTooLarge, match=words):
         made(replace(MESSAGE, body=b"x" * (room + 1)))
 
 

@@ -346,9 +346,8 @@ def test_two_minutes_without_storage_are_a_critical_error(down: str, task: str, 
         with pytest.raises(StoreUnavailable):
             turn()
         world.clock.advance(2)
-    with pytest.raises(
-        CriticalError, match=rf"timeout storage \({use}\) .*for 120 s \(limit 120 s\)"
-    ):
+    words = rf"timeout storage \({use}\) .*for 120 s \(limit 120 s\)"
+    with pytest.raises(CriticalError, match=words):
         turn()
     assert world.left("orders-timeouts") == 1
     assert world.arrived_ids() == (["x"] if down == "remove" else [])

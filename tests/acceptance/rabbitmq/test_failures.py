@@ -10,6 +10,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
+from unittest.mock import Mock, patch
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -88,6 +89,26 @@ def test_what_is_submitted_while_a_dead_connection_is_dropped_waits_for_the_next
 class _Unanswering(Link):
     def _on_answer(self, frame: object) -> None:
         """As of a queue without a leader."""
+
+
+def test_a_process_that_stood_still_keeps_its_connection(broker: Broker) -> None:
+    """What it writes when it goes on, before all else, has not waited for its answer since then."""
+    broker.queue("orders")
+    sent, jobs = Publication("", "orders", b"", BasicProperties()), Jobs()
+    with closing(Wire()) as wire, patch("sqsdelay.rabbitmq.link.time", Mock()) as clock:
+        clock.monotonic.return_value = 0.0
+        link = Link(parameters(broker.url), wire, jobs, confirm_seconds=PATIENCE_SECONDS)
+        sent.on_settled = link.end
+
+        def go_on() -> None:
+            clock.monotonic.return_value = 2 * PATIENCE_SECONDS
+            jobs.add([sent])
+            link.pump()
+            link._watch()
+
+        wire.call_later(0, go_on)
+        link.serve()
+    assert sent.error is None
 
 
 def test_a_queue_that_does_not_answer_holds_up_no_other(broker: Broker) -> None:
@@ -254,21 +275,23 @@ def test_a_transfer_keeps_the_time_left(node: Broker, broker: Broker) -> None:
         sender.send("gone", "stays", delay=1000)
         broker.delete_queue("gone")
         with broker.channel() as channel:  # as others may
-            headers = {WAS_DUE_AT: str(10**15)}
+            headers = {WAS_DUE_AT: str(int(time.time()) * 1000 + 10**6)}
             properties = BasicProperties(headers=headers)
             level = old.level_name(9)
-            channel.basic_publish(level, routing_key(1000, "a.#"), b"wildcard", properties)
+            channel.queue_declare("locked", exclusive=True)
+            for name in ("a.#", "locked"):
+                channel.basic_publish(level, routing_key(1000, name), b"stays", properties)
             channel.basic_publish("", level, b"no key", properties)
-        time.sleep(1)
-        done = transfer(broker.url, broker.url, source=old, target=new, force=True)
+            time.sleep(1)
+            done = transfer(broker.url, broker.url, source=old, target=new, force=True)
         assert done.moved == 51
-        for reason in ("no queue 'gone'", "wildcard", "its routing key is not"):
+        for reason in ("no queue 'gone'", "wildcard", "LOCKED", "its routing key is not"):
             assert [count for told, count in done.left.items() if reason in told] == [1]
         arrivals = inbox.wait(50)
     check_whole(arrivals, 50)
     # The second delay is what was left of the first.
     assert all(a.properties.headers[DELAY_HEADER] <= 11 for a in arrivals)
-    assert broker.wait_count("old.delay-level-09", 3) == 3
+    assert broker.wait_count("old.delay-level-09", 4) == 4
     assert broker.count("new.delay-level-26") == 1
 
 

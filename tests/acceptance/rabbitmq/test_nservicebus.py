@@ -6,14 +6,18 @@ import subprocess
 import time
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import patch
 
 import pika
 import pytest
 from pika.compat import long
 from pika.exceptions import ChannelClosedByBroker
+from typer.testing import CliRunner
 
-from sqsdelay.errors import ConfigurationError
+from sqsdelay.cli.rabbitmq import app
+from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare
+from sqsdelay.rabbitmq.publisher import Publisher
 from tests.acceptance.rabbitmq.broker import CLI, Broker, Inbox
 from tests.patience import PATIENCE_SECONDS
 
@@ -136,6 +140,14 @@ def test_processes_declaring_at_once(broker: Broker) -> None:
     assert [p for p in broker.problems(SHARED) if p.fatal] == []
 
 
+def test_a_declaration_says_if_the_policy_could_not_be_looked_for(broker: Broker) -> None:
+    """A script that goes on after it would not know whether messages can hold up all others."""
+    untold = patch.object(Publisher, "uncaught", return_value=QueueUnavailable("away"))
+    with untold, patch.dict("os.environ", broker.environment):
+        done = CliRunner().invoke(app, ["--prefix", "nsb.v2", "declare"])
+    assert isinstance(done.exception, QueueUnavailable)
+
+
 def test_two_infrastructures_side_by_side(broker: Broker) -> None:
     """A prefix makes one that NServiceBus's teardown does not touch."""
     declare(broker.url, SHARED)
@@ -166,12 +178,8 @@ def test_joining_without_the_policy_is_a_decision(broker: Broker) -> None:
             sender.send("orders", "hi", delay=1)
         (result,) = sender.send_many("orders", [RabbitMqMessage("hi", delay=1)])
     assert isinstance(result.error, ConfigurationError)
-    for remedy in (
-        "rabbitmqctl set_policy",
-        "prefix of your own",
-        "without_alternate_exchange=True",
-    ):
-        assert remedy in str(caught.value)
+    for way in ("rabbitmqctl set_policy", "prefix of your own", "without_alternate_exchange=True"):
+        assert way in str(caught.value)
     assert broker.count("nsb.v2.delay-level-00") == 0
     send = ("--prefix", "nsb.v2", "send", "orders", "--body", "hi", "--delay", "1")
     refused = broker.cli(*send)
