@@ -212,9 +212,9 @@ class Destination:
                 continue
             if reached is False:
                 why = "does not exist" if _is_missing(failure) else "is out of reach"
-                seconds, error = self.failed(name, failure), one_line(failure.error)
+                seconds = self.failed(name, failure)
                 line = "destination %s %s, trying again in %d s: %s"
-                logger.warning(line, one_line(name), why, seconds, error)
+                logger.warning(line, one_line(name), why, seconds, one_line(failure.error))
             elif count[name] < _MANY:
                 well.add(name)
             else:

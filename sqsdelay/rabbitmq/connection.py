@@ -84,8 +84,10 @@ def _nodes(url: str) -> Iterator[pika.URLParameters]:
         yield given
 
 
-_LIMIT: Final = re.compile(r"(?:\w+ )?connection limit \(\d+\) is reached")
-"""How the broker says that a user, virtual host or node has as many connections as it may."""
+_LIMIT: Final = re.compile(
+    r"(?:\w+ )?connection limit \(\d+\) is reached|number of channels .*limit of \(\d+\)"
+)
+"""How the broker says that a user, virtual host or node has as many connections, or channels, as it may."""
 
 
 def translated(error: BaseException, given: Address) -> SqsDelayError:
@@ -93,6 +95,9 @@ def translated(error: BaseException, given: Address) -> SqsDelayError:
     if isinstance(error, SqsDelayError):
         return error
     where, cause = f"RabbitMQ at {given}", _cause(error)
+    if limit := _LIMIT.search(str(error)):
+        told = f"{where} has no room for the user {given.user!r}: {limit[0]}"
+        return QueueUnavailable(f"{told}; close some, raise the limit, or try again later")
     if isinstance(error, exceptions.ChannelClosedByBroker):
         return refusal(error.reply_code, error.reply_text, where)
     if isinstance(
@@ -101,11 +106,6 @@ def translated(error: BaseException, given: Address) -> SqsDelayError:
         | exceptions.ProbableAuthenticationError
         | exceptions.ProbableAccessDeniedError,
     ):
-        if limit := _LIMIT.search(str(error)):
-            return QueueUnavailable(
-                f"{where} takes no more connections of the user {given.user!r}: {limit[0]}; close some, "
-                "raise the limit, or try again later"
-            )
         return ConfigurationError(
             f"{where} refused the user {given.user!r}; check user, password and virtual host"
         )

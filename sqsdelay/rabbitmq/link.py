@@ -27,7 +27,7 @@ MAX_UNCONFIRMED: Final = 2_000
 MAX_UNCONFIRMED_BYTES: Final = 16 * 1024 * 1024
 """Bytes in flight, a larger message by itself: what sender and broker hold in memory."""
 
-FIRST_ANSWER_SECONDS: Final = 1.0
+FIRST_ANSWER_SECONDS: Final = 3.0
 """How long, or a second more, the first publication to an exchange is alone in flight. The broker closes
 the channel at one that it refuses, and says that it is short of memory or disk at the first it gets, and
 by no other sign: what else was written by then would be in limbo."""
@@ -205,6 +205,9 @@ class Link(connection.Session):
         self._where = f"RabbitMQ at {self.at}"
         self.channel().add_on_return_callback(self._on_return)
         self.ask("confirm_delivery", self._on_answer)
+        if self._jobs.bindings:  # a limit of channels belongs to opening, too
+            self._bind()
+            self.wait(lambda: self._binding and self._binding.is_open)
 
     def serve(self) -> None:
         """Do jobs until the connection ends, and end it; what it left unanswered is settled as unconfirmed,
@@ -341,8 +344,10 @@ class Link(connection.Session):
                 self._jobs.patience[queue] = min(2 * patience, MAX_NACKS_SECONDS)
                 self._draining = f"{queue} refused all messages for a while"
                 self.wire.call_later(DRAIN_SECONDS, lambda: self.end(self._draining))
-        if self._draining and not self._outstanding:
-            self.end(self._draining)
+        if not self._outstanding:
+            self._careful = True
+            if self._draining:
+                self.end(self._draining)
         self.pump()
 
     def _on_return(self, _: Any, method: Any, properties: Any, __: bytes) -> None:

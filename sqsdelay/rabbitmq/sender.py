@@ -15,7 +15,7 @@ from pika import BasicProperties
 
 from sqsdelay.core.delay import Delay, DueTime, SystemClock, due_time, seconds_until, utc
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
-from sqsdelay.errors import SqsDelayError
+from sqsdelay.errors import DelayTooLong, SqsDelayError
 from sqsdelay.ports import in_each_child
 from sqsdelay.rabbitmq import message as amqp
 from sqsdelay.rabbitmq import topology
@@ -189,7 +189,11 @@ class RabbitMqSender:
         publication = Publication("", endpoint, body, properties)
         due = due_time(message.delay, message.due_at)
         address = partial(self._address, endpoint, due, properties)
-        topology.check_delay(address(publication))
+        if (seconds := address(publication)) > topology.MAX_DELAY_SECONDS:
+            raise DelayTooLong(
+                f"delay of {seconds} s exceeds the {topology.MAX_DELAY_SECONDS} s that the delay levels "
+                "hold (about 8.5 years); shorten it, or keep the message in a store until nearer its due time"
+            )
         if publication.exchange:
             publication.on_write = address
         return publication
@@ -206,8 +210,7 @@ class RabbitMqSender:
             to = self._topology.level_name(topology.entry_level(seconds))
             key = topology.routing_key(seconds, endpoint)
             properties = amqp.delayed(properties, seconds=seconds, due_ms=due_ms)
-        publication.exchange, publication.routing_key = to, key
-        publication.properties = properties
+        publication.exchange, publication.routing_key, publication.properties = to, key, properties
         return delay
 
 

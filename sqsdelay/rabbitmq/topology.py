@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from sqsdelay.core.readable import Problem
-from sqsdelay.errors import DelayTooLong, InvalidEndpoint, InvalidSetting
+from sqsdelay.errors import InvalidEndpoint, InvalidSetting
 
 LEVELS: Final = 28
 """Delay levels, and bits of a delay. All else about them is derived from this number."""
@@ -233,16 +233,6 @@ def check_queue_name(endpoint: str) -> str:
             "wildcard: it would receive other endpoints' messages; rename the queue"
         )
     return endpoint
-
-
-def check_delay(seconds: int) -> int:
-    """``seconds`` itself, if 28 levels can hold it."""
-    if seconds > MAX_DELAY_SECONDS:
-        raise DelayTooLong(
-            f"delay of {seconds} s exceeds the {MAX_DELAY_SECONDS} s that {LEVELS} delay levels hold "
-            "(about 8.5 years); shorten it, or keep the message in a store until nearer its due time"
-        )
-    return seconds
 
 
 def routing_key(seconds: int, endpoint: str) -> str:

@@ -22,7 +22,7 @@ from sqsdelay.rabbitmq.topology import DELIVERY_LIMIT, LEVELS, PROBE, Topology
 HARMFUL_POLICIES: Final = frozenset(
     ("message-ttl", "expires", "max-length", "max-length-bytes", "dead-letter-routing-key")
 )
-"""Policy keys that end a level's wait early, lose its queue, refuse its messages or send them elsewhere.
+"""Policy keys that end a queue's wait early, lose it, refuse its messages or send them elsewhere.
 Of an argument and a policy the broker takes the argument, but the smaller of two numbers.
 Source: rabbitmq.com/docs/policies, "How Policies Interact with Optional Queue Arguments"."""
 
@@ -116,9 +116,9 @@ def _hidden(management: Management, on: Topology, listed: dict[str, Any]) -> Ite
     # From 4.0 on a quorum queue without a delivery limit has one of 20. Source: as `DELIVERY_LIMIT`.
     limited = on.shared and release >= (4, 0)
     default = f"has RabbitMQ {version}'s delivery limit of 20" if limited else ""
-    for queue in on.queues():
-        found = listed["queue"].get(queue.name, {})
-        yield from _of_queue(queue.name, found, len(nodes), default, management, on)
+    for name in (*(each.name for each in on.queues()), *hand_overs(listed["queue"], on)):
+        found = listed["queue"].get(name, {})
+        yield from _of_queue(name, found, len(nodes), default, management, on)
     bindings = management.of("bindings")
     told = ("source", "destination", "routing_key", "destination_type")
     present = {tuple(map(each.get, told)) for each in bindings}
@@ -176,7 +176,7 @@ def _handed_over(management: Management, topology: Topology) -> Iterator[Problem
 def _of_queue(
     name: str, found: Mapping[str, Any], nodes: int, default: str, of: Management, on: Topology
 ) -> Iterator[Problem]:
-    """Members that are missing or not online; policies that end a level's delays early or lose messages."""
+    """Members that are missing or not online; policies that lose messages, or make them early or wait."""
     queue, policy = f"queue {name}", found.get("effective_policy_definition") or {}
     # Three outlive one node's loss. Source: rabbitmq.com/docs/quorum-queues, "Replication Factor".
     members, most = len(found.get("members") or ()), min(nodes, 3)
@@ -196,12 +196,13 @@ def _of_queue(
         yield Problem(queue, text, remedy, fatal=online <= members // 2)
     if name == on.undeliverable:
         return
-    for key in sorted(policy.keys() & HARMFUL_POLICIES):
-        text = f"a policy sets {key} to {policy[key]!r}: delays end early, or messages are lost"
-        remedy = f"change the policy's pattern so that it leaves {on.prefix}.delay-level- alone"
+    harmless = {"message-ttl"} if hand_overs([name], on) else set()  # it hands over at once anyway
+    for key in sorted(policy.keys() & HARMFUL_POLICIES - harmless):
+        text = f"a policy sets {key} to {policy[key]!r}: messages are early, lost, or hold up all others"
+        remedy = f"change the policy's pattern so that it leaves {on.prefix}.delay- alone"
         yield Problem(queue, text, remedy)
     limited, limit = default, policy.get("delivery-limit")
-    if limit is not None:
+    if limit is not None and not harmless:
         limited = f"a policy sets delivery-limit to {limit}" if 0 <= limit < DELIVERY_LIMIT else ""
     if limited:
         yield Problem(

@@ -68,6 +68,8 @@ def endpoint(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         travel.shift(900)
         yield client
     module.function.cache_clear()
+    # A logger keeps the level of a test's POWERTOOLS_LOG_LEVEL.
+    logging.getLogger(name).setLevel(logging.INFO)
 
 
 def record(message_id: str, delay_seconds: str | None, **attributes: Any) -> dict[str, Any]:

@@ -187,7 +187,6 @@ def test_grant_send_covers_the_due_queue(stack: Stack) -> None:
 def test_fifo_queue_without_a_name_of_its_own_is_refused(stack: Stack) -> None:
     """A made-up name ends in .fifo only when it is deployed, too late to name queues after it."""
     fifo = sqs.Queue(stack, "Orders", fifo=True)
-    with pytest.raises(
-        InvalidEndpoint, match=r"theirs/Orders has no explicit name.*give it a queue_name"
-    ):
+    words = r"theirs/Orders has no explicit name.*give it a queue_name"
+    with pytest.raises(InvalidEndpoint, match=words):
         UnrestrictedDelay(stack, "Delay", queue=fifo)

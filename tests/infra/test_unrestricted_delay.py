@@ -108,9 +108,8 @@ def test_exposes_the_store(stack: Stack) -> None:
 def test_unknown_store_is_refused(stack: Stack) -> None:
     """With the kinds there are."""
     queue = sqs.Queue(stack, "Orders")
-    with pytest.raises(
-        ConfigurationError, match="store='redis'; use dynamodb, s3 or scheduler, leave it out"
-    ):
+    words = "store='redis'; use dynamodb, s3 or scheduler, leave it out"
+    with pytest.raises(ConfigurationError, match=words):
         UnrestrictedDelay(stack, "Delay", queue=queue, store="redis")
 
 

@@ -17,4 +17,5 @@ __all__ = ("psycopg", "rich", "sqsdelay")
 quicken_botocore()
 for service in ("sqs", "dynamodb", "s3"):
     Session("of nobody", "secret", region_name="us-east-1").client(service)
+app.rich_markup_mode = None
 built(app, None)

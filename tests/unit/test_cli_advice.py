@@ -34,7 +34,7 @@ ROOMS = (
     "core", "ports", "sending", "relaying", "parking", "dispatching", "timeouts", "sqs", "stores",
 )  # fmt: skip
 NO_OPTION = {
-    "deadline_seconds", "due_ms", "lease_seconds", "linger_ms", "max_waiting", "shards", "slots",
+    "deadline_seconds", "due_ms", "linger_ms", "max_waiting", "shards", "slots",
     "table_class", "trace_header",
 }  # fmt: skip
 """Arguments no command has."""

@@ -200,7 +200,7 @@ def test_one_message_probes_a_destination_that_was_out_of_reach(
 def test_a_probe_that_passes_is_followed_by_all_others_at_once(bench: Bench) -> None:
     """In the same claim; and the next failure starts at one second again. A user's outbox may yield."""
     send: Any = bench.outbox.send
-    bench.outbox.send = lambda messages: iter(send(messages))  # type: ignore[method-assign,assignment]
+    bench.outbox.send = lambda messages: iter(send(messages))  # type: ignore[method-assign]
     bench.put("full", 300)
     bench.away = {"full"}
     for seconds in (1, 2, 4):

@@ -102,6 +102,24 @@ def test_levels_that_would_be_early_after_some_looks_are_found(
         assert problem.remedy.endswith("'{\"delivery-limit\":2147483647}'")
 
 
+@pytest.mark.parametrize(
+    ("policy", "fatal"),
+    [
+        ({"max-length": 10, "overflow": "reject-publish"}, True),
+        ({"expires": 1000}, True),
+        ({"message-ttl": 1000, "delivery-limit": 20}, False),
+    ],
+)
+def test_a_policy_for_an_endpoint_is_found_on_its_hand_over_queue(
+    policy: dict[str, Any], fatal: bool
+) -> None:
+    """Its pattern may match both. With a limit the hand-over queue, too, refuses, and holds up everyone."""
+    name = "acme.delay-hand-over.orders"
+    queues = [{"name": name, "effective_policy_definition": policy}]
+    problems = Broker(Topology("acme"), queues=queues).problems()
+    assert [(each.subject, each.fatal) for each in problems] == [(f"queue {name}", True)] * fatal
+
+
 def test_a_missing_binding_is_found() -> None:
     """Without it, delays with that bit would be lost; the catch-all's is optional where shared."""
     shared, acme = Topology("nsb.v2"), Topology("acme")

@@ -145,7 +145,7 @@ def test_a_due_time_holds_on_a_wrong_local_clock(error_minutes: int) -> None:
         for given in ({"due_at": utc(due_ms)}, {"due_at": utc(due_ms)}, {"delay": 9_000}):
             for each in (clock, queues.clock):
                 each.advance(301)
-            yield Message("x", **given)  # type: ignore[arg-type]
+            yield Message("x", **given)
 
     QueueSender(queues, SenderSettings(parking=ParkingSettings(store))).send_many(
         "orders", slowly()

@@ -200,9 +200,7 @@ def test_a_file_uri_is_a_path_of_this_machine(path: str, tmp_path: Path) -> None
     assert (system.type_name, root) == ("local", f"{tmp_path}/x")
 
 
-def test_a_relative_path_is_of_the_drivers_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path_is_the_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers run in other folders."""
     monkeypatch.chdir(tmp_path)
     assert session.absolute("rejects") == f"{tmp_path}/rejects"

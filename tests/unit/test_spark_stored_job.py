@@ -232,9 +232,7 @@ def test_a_driver_that_stood_still_for_days_publishes_nothing(driver: Driver, st
     assert pending(driver) == ["1"]
 
 
-def test_a_run_commits_while_its_job_is_forgotten(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_while_a_job_is_forgotten(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps the record, and the marks of all runs in it."""
     delete, more = driver.s3.delete_object, iter([rows("1")])
 
@@ -265,9 +263,7 @@ def test_what_cannot_be_read_counts_when_it_is_restored(driver: Driver) -> None:
     assert pending(driver) == ["1", "2"]
 
 
-def test_a_job_of_another_version_is_refused(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_versions_job_is_refused(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one line, before a task begins, though rows name their endpoints: its marks are not known."""
     driver.publish(driver.task(rows("1")))
     (record,) = [key for key in driver.s3.objects if key.endswith("record.json")]
@@ -303,9 +299,7 @@ def refused(
     monkeypatch.setattr(driver.s3, "put_object", refusing)
 
 
-def test_a_burst_of_refusals_at_the_end_throws_nothing_away(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_burst_of_refusals_at_the_end(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record is written again for as long as a task writes its objects again."""
     task, slept = driver.task(rows("1")), list[float]()
     refused(driver, monkeypatch, 20)
@@ -353,7 +347,7 @@ def test_a_report_is_small_however_many_endpoints(number: int, job: str | None, 
         task = driver.task(batches)
         task.counts.count_rejected(StoreUnavailable("x" * 1000))
         attempt = Attempt("w" * 32, 123_456, 3, 10**9, 10**13)
-        report = TaskReport(attempt, task.counts.reported(), "x" * 48, task.staged)
+        report = TaskReport(attempt, task.counts.reported(), "x" * 48, task.staged, True)
         assert len(pickle.dumps(report)) < 1024
         if fails:
             (left,) = [key for key in driver.s3.objects if ".others" in key]

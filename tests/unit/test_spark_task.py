@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sqsdelay.core.message import OutgoingMessage
-from sqsdelay.errors import ConfigurationError, QueueUnavailable, SchemaMismatch
+from sqsdelay.errors import ConfigurationError, QueueUnavailable, SchemaMismatch, StoreUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
@@ -156,9 +156,7 @@ def test_a_job_that_is_run_again_sends_only_the_rest(tmp_path: Path) -> None:
         receipts.load()
 
 
-def test_receipts_of_a_slow_task_become_one_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_tasks_receipts_are_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file a second while it runs; a job of hours leaves as many files as tasks. What a folder that is gone
     for a moment did not take comes with the next, and what it does not give back at the end counts."""
     clock, folder, receipts = ManualClock(), tmp_path / "job", Receipts(str(tmp_path), "job")
@@ -283,9 +281,17 @@ def test_a_micro_batch_that_is_run_again_keeps_and_reads_its_receipts(tmp_path: 
     assert len(receipts.load().ids) == 2
 
 
-def test_two_writes_of_one_micro_batch_keep_the_rejects_of_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_begins_in_a_burst_of_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks S3 again for what the job has stored: failing four times would end hours of staging."""
+    error, slept = StoreUnavailable("slow down"), list[float]()
+    error.__cause__ = OSError()
+    monkeypatch.setattr("time.sleep", slept.append)
+    job = Mock(stored=Mock(side_effect=[error] * 5 + [("7", SentBefore())]))
+    assert sent_before(None, job, Options(store="s3://b"), Attempt("burst")).known == "7"
+    assert len(slept) == 5
+
+
+def test_two_writes_keep_both_rejects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one job, as where a micro-batch is sent in two parts; and each once, though it is run again and its
     rows come in another order."""
     number = Mock(return_value=0)
@@ -319,7 +325,7 @@ def test_a_report_is_small_whatever_was_sent() -> None:
     ids[1::1000] = [f"{n}" * 1000 for n in range(17)]
     kept = sum(batch.num_rows for batch in task.send([of_ids(ids, bodies)]))
     attempt = Attempt("w" * 200, 123_456, 3, 10**9, 10**13)
-    report = TaskReport(attempt, task.counts.reported(), rejects="x" * 250)
+    report = TaskReport(attempt, task.counts.reported(), rejects="x" * 250, receipts=True)
     assert kept == task.counts.rejected == 34
     assert len(pickle.dumps(report)) < 1024
 
@@ -379,9 +385,7 @@ def test_few_calls_are_refused_and_the_quota_is_used(
     assert seconds < 2_000 / FASTEST + 0.6
 
 
-def test_a_file_that_would_fail_later_is_refused_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_would_fail_later_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a hole of it on a full disk the first call would end the worker by SIGBUS, and where nothing can be
     locked each call by an error: such a process has a pace of its own."""
     CallPace(str(tmp_path / "pace"))

@@ -229,9 +229,8 @@ def test_an_amendment_is_kept_by_when_it_may_be_forgotten() -> None:
     assert amendment_from_row("a", None, amendment.until_ms).new_due_ms(NOW_MS) is None
     moved_twice = replace(amendment, at_ms=NOW_MS + 1, cancelled_ms=None).after(amendment)
     assert moved_twice.cancelled_ms == NOW_MS - 9
-    assert latest_amendments([amendment, replace(moved_twice, cancelled_ms=None)]) == {
-        "a": moved_twice
-    }
+    found = latest_amendments([amendment, replace(moved_twice, cancelled_ms=None)])
+    assert found == {"a": moved_twice}
     first_sent = (None, NOW_MS - 9, NOW_MS - 8, NOW_MS, NOW_MS + 1)
     assert [amendment.cancels(each) for each in first_sent] == [True, True, False, False, False]
     due = [amendment.new_due_ms(each) for each in first_sent]

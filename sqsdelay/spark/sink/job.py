@@ -91,7 +91,8 @@ class Sink:
         task, before = task_of(rows, attempt, run), pace().refusals
         kept = self._keep(task.send(batches), attempt)
         task.counts.throttled = pace().refusals - before
-        return TaskReport(attempt, task.counts.reported(), kept, task.staged)
+        noted = bool(task.bulk and task.bulk.receipts and task.bulk.receipts.wrote)
+        return TaskReport(attempt, task.counts.reported(), kept, task.staged, noted)
 
     def _keep(self, rejected: Iterator[pa.RecordBatch], attempt: Attempt) -> str:
         """Write them; the name that they are to have, empty if there are none."""
@@ -121,7 +122,7 @@ class Sink:
 
             published(staged, options)
         if receipts := self._staged_receipts():
-            receipts.publish([report.attempt for report in done], options.parts)
+            receipts.publish([each.attempt for each in done if each.receipts], options.parts)
             receipts.drop(write_ids)
         lost = counts.rejected and options.rejects is None and not options.plan
         self._summarise(reports, counts, committed=not lost)

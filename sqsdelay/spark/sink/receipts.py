@@ -15,7 +15,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
 from itertools import chain
@@ -102,16 +102,13 @@ class SentBefore:
         return self.contents[place] if found else None
 
 
-NOTHING_SENT: Final = SentBefore()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Before:
     """What earlier runs of a job have ``sent``, by their receipts, and ``stored``, by the job's record in an
     S3 store; and a digest of the runs that were ``known`` there."""
 
-    sent: SentBefore = NOTHING_SENT
-    stored: SentBefore = NOTHING_SENT
+    sent: SentBefore = field(default_factory=SentBefore)
+    stored: SentBefore = field(default_factory=SentBefore)
     known: str = ""
 
     def contents(self, ids: Sequence[int]) -> list[int | None]:
@@ -218,10 +215,7 @@ class Receipts(AttemptFiles):
 
     def publish(self, attempts: Iterable[Attempt], parts: int = 1) -> None:
         """Let what these attempts have staged count."""
-        names = {self.hidden(each): self._part(each, parts, "-staged") for each in attempts}
-        folders = {hidden.rpartition("/")[0] for hidden in names}
-        there = {info.base_name for folder in folders for info in self._listed(folder)}
-        self.move({h: name for h, name in names.items() if h.rpartition("/")[2] in there})
+        self.move({self.hidden(each): self._part(each, parts, "-staged") for each in attempts})
 
     def _part(self, attempt: Attempt, parts: int, staged: str = "") -> str:
         folder = f"{self.root}/parts={parts}/part={attempt.partition % parts}"
@@ -281,7 +275,7 @@ class ReceiptsWriter:
         self._flushed_at = monotonic()
         self._rows: list[tuple[Any, ...]] = []
         self._pieces: list[str] = []
-        self._wrote = False
+        self.wrote = False
 
     def add(
         self, endpoint: str, message_id: str | None, due_at: datetime | None, route: str, mark: Mark
@@ -319,8 +313,8 @@ class ReceiptsWriter:
     def _write(self, table: pa.Table, path: str) -> None:
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink)
-        if not self._wrote:
+        if not self.wrote:
             self._system.create_dir(path.rpartition("/")[0])
         with self._system.open_output_stream(path) as stream:
             stream.write(sink.getvalue())
-        self._wrote = True
+        self.wrote = True

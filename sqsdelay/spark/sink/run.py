@@ -300,10 +300,12 @@ class Counts:
 
 @dataclass
 class TaskReport(_Message):
-    """What a task tells the driver once all its rows are dealt with: below 1 kB, whatever it sent; and the
-    name that its file of rejects is to have once Spark has committed it."""
+    """What a task tells the driver once all its rows are dealt with: below 1 kB, whatever it sent; and of
+    files that count once Spark has committed it, the name that its rejects are to have, and whether there
+    are ``receipts``: one that is gone then fails the commit."""
 
     attempt: Attempt
     counts: Counts
     rejects: str = ""
     staged: Staged | None = None
+    receipts: bool = False

@@ -40,7 +40,7 @@ from sqsdelay.stores.s3.bucket import ObjectBucket
 from sqsdelay.stores.s3.wheel import Wheel, portions
 
 GATHERED_BYTES: Final = 32 * 2**20
-"""Of lines, before those that fill objects are written."""
+"""Of lines, before they are cut into slots, and those that fill objects are written."""
 
 KEPT_BYTES: Final = 64 * 2**20
 """Of lines that wait for more of their slot; then the largest are written as they are."""
@@ -61,7 +61,8 @@ class Objects:
         self._attempt = attempt
         self._retry_seconds = retry_seconds
         self._slots: dict[tuple[Wheel, layout.Slot], list[pa.Table]] = {}
-        self._gathered = 0
+        self._gathered: dict[Wheel, list[pa.Table]] = {}
+        self._gathered_bytes = 0
         self._objects = 0
         self._pool = ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="staging")
         self._writing: set[Future[object]] = set()
@@ -71,21 +72,16 @@ class Objects:
     def add(self, wheel: Wheel, dues: pa.Int64Array, lines: pa.LargeBinaryArray) -> None:
         """Gather messages of an endpoint: due times (epoch milliseconds), and lines as they lie in objects,
         with their line breaks."""
-        rows = pa.table({"due": dues, "line": lines}).sort_by("due").combine_chunks()
-        ordered, start = array("q", rows["due"].to_pylist()), 0
+        rows = pa.table({"due": dues, "line": lines})
         self.endpoints[wheel.batches.endpoint] = None
-        self.last_ms = max(self.last_ms, ordered[-1])
-        while start < len(ordered):
-            slot = wheel.hierarchy.slot(ordered[start], self._run.began_ms)
-            end = bisect_left(ordered, slot.end_ms, start)
-            self._slots.setdefault((wheel, slot), []).append(_copied(rows, start, end))
-            start = end
-        self._gathered += rows.nbytes
-        if self._gathered >= GATHERED_BYTES:
+        self._gathered.setdefault(wheel, []).append(rows)
+        self._gathered_bytes += rows.nbytes
+        if self._gathered_bytes >= GATHERED_BYTES:
             self._make_room()
 
     def end(self) -> None:
         """Write the rest. Raises StoreUnavailable."""
+        self._cut()
         for place in list(self._slots):
             self._write(place)
         self._finish(0)
@@ -94,9 +90,23 @@ class Objects:
         """Write nothing more."""
         self._pool.shutdown(cancel_futures=True)
 
+    def _cut(self) -> None:
+        """Cut what was gathered into slots, spans of due times. A row that is a piece of its own takes ten
+        times its bytes: the more rows are cut at a time, the fewer are alone."""
+        for wheel, pieces in self._gathered.items():
+            rows = pa.concat_tables(pieces).sort_by("due").combine_chunks()
+            ordered, start = array("q", rows["due"].to_pylist()), 0
+            self.last_ms = max(self.last_ms, ordered[-1])
+            while start < len(ordered):
+                slot = wheel.hierarchy.slot(ordered[start], self._run.began_ms)
+                end = bisect_left(ordered, slot.end_ms, start)
+                self._slots.setdefault((wheel, slot), []).append(_copied(rows, start, end))
+                start = end
+        self._gathered, self._gathered_bytes = {}, 0
+
     def _make_room(self) -> None:
         """Write what fills objects; then the largest slots, where too much is kept."""
-        self._gathered = 0
+        self._cut()
         for place, pieces in list(self._slots.items()):
             if sum(piece.num_rows for piece in pieces) >= layout.MAX_OBJECT_MESSAGES:
                 self._write(place, keep_rest=True)
@@ -212,10 +222,8 @@ class Bulk:
     def take(self, chunk: pa.RecordBatch, seen: SeenIds, counts: Counts) -> list[int]:
         """Stage what is plain; the positions of the rows that are left."""
         every, run = range(chunk.num_rows), self.job.run
-        if not self._quick:
-            return list(every)
-        plain = plain_rows(self.rows, chunk, after_ms=run.after_ms, now_ms=run.began_ms)
-        if plain is None:
+        instants = {"after_ms": run.after_ms, "now_ms": run.began_ms}
+        if not self._quick or (plain := plain_rows(self.rows, chunk, **instants)) is None:
             return list(every)
         done = list[int]()
         for name in pc.unique(plain.endpoints).to_pylist():

@@ -98,9 +98,8 @@ class Job:
     def leave(self, attempt: str, endpoints: Sequence[str]) -> None:
         """Note the endpoints of an attempt besides the first. A report of all would be large, and the driver
         keeps those of all tasks."""
-        self._bucket.put(
-            self._beside(self.run.batch, attempt, _OTHERS), json.dumps(endpoints).encode()
-        )
+        key = self._beside(self.run.batch, attempt, _OTHERS)
+        self._bucket.put(key, json.dumps(endpoints).encode())
 
     def endpoints(self, staged: Sequence[Staged]) -> list[str]:
         """All that attempts have staged for, as the store's prefixes have them. Raises StoreUnavailable."""

@@ -17,14 +17,7 @@ from sqsdelay.core.message import Message, checked
 from sqsdelay.core.stored_message import as_stored
 from sqsdelay.sending.sender import QueueSender, SendResult
 from sqsdelay.spark.estimate import Planned
-from sqsdelay.spark.sink.receipts import (
-    NOTHING_SENT,
-    Before,
-    Mark,
-    ReceiptsWriter,
-    SeenIds,
-    SentBefore,
-)
+from sqsdelay.spark.sink.receipts import Before, Mark, ReceiptsWriter, SeenIds, SentBefore
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import RETRY_WAIT, Counts, Staged
 from sqsdelay.spark.sink.staging import Bulk
@@ -52,7 +45,7 @@ class Task:
     clock: Clock = field(default_factory=SystemClock)
     sleep: Callable[[float], None] = time.sleep
     before: Before = field(default_factory=Before)
-    original: SentBefore = NOTHING_SENT
+    original: SentBefore = field(default_factory=SentBefore)
     receipts: ReceiptsWriter | None = None
     slice_rows: int | None = None
     rate: float | None = None

@@ -30,9 +30,9 @@ from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.spark.estimate import Planned, UnsentQueues
 from sqsdelay.spark.sink.options import Options
-from sqsdelay.spark.sink.receipts import NOTHING_SENT, Before, Receipts
+from sqsdelay.spark.sink.receipts import Before, Receipts
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import Attempt, Run
+from sqsdelay.spark.sink.run import Attempt, Run, insist
 from sqsdelay.spark.sink.staging import Bulk
 from sqsdelay.spark.sink.stored_job import Job, bucket_of
 from sqsdelay.spark.sink.task import Task
@@ -307,7 +307,9 @@ def sent_before(
     key = options, attempt.write_id, attempt.began_ms, own
     if key not in _loaded:
         _loaded.clear()  # Before others are read: not both are in memory.
-        sent = NOTHING_SENT if receipts is None else receipts.load(*share)
-        known, stored = ("", NOTHING_SENT) if job is None else job.stored(*share)
-        _loaded[key] = Before(sent=sent, stored=stored, known=known)
+        found: dict[str, Any] = {} if receipts is None else {"sent": receipts.load(*share)}
+        if job is not None:
+            stored = insist(partial(job.stored, *share), options.retry_seconds)
+            found |= zip(("known", "stored"), stored, strict=True)
+        _loaded[key] = Before(**found)
     return _loaded[key]

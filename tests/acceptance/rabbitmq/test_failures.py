@@ -171,6 +171,17 @@ def test_a_connection_limit_is_not_a_wrong_password(broker: Broker, of: str) -> 
         manage(broker.management_url, of, whose, "max-connections", method="DELETE")
 
 
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_channel_limit_is_named(broker: Broker, most: int) -> None:
+    """Also of the channel that binds, which is opened when the first delayed message comes."""
+    broker.ready("orders")
+    url = broker.user("narrow")
+    manage(broker.management_url, "user-limits", "narrow", "max-channels", value=most)
+    told = pytest.raises(QueueUnavailable, match=rf"number of channels .* limit of \({most}\)")
+    with RabbitMqSender(url, connect_seconds=0.5) as sender, told:
+        sender.send("orders", "hi", delay=5)
+
+
 def test_a_closed_sender_says_so() -> None:
     """And closing one that never sent anything is fine."""
     sender = RabbitMqSender("amqp://guest:guest@127.0.0.1:1")

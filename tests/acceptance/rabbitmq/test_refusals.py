@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from urllib.parse import unquote
 
@@ -9,12 +10,13 @@ import pytest
 from pika import BasicProperties
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare, verify
+from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare, link, verify
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.link import Publication
 from sqsdelay.rabbitmq.publisher import Publisher
 from tests.acceptance.rabbitmq.broker import Broker, manage
-from tests.services.network import CountingProxy
+from tests.patience import PATIENCE_SECONDS, wait_for
+from tests.services.network import CountingProxy, HoldingProxy
 
 
 @pytest.mark.parametrize("many", [3, 3_000])
@@ -68,6 +70,34 @@ def test_neighbours_of_a_refused_message_arrive_once(broker: Broker, position: i
     assert [each.error for each in publications] == [None] * 99
     neighbours = [n for n in range(100) if n != position]
     assert [int(body) for _, _, body in broker.drain("orders")] == neighbours
+
+
+def test_neighbours_are_kept_apart_again_once_a_slow_broker_answers(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it does not answer, the first to an exchange waits for nobody; that is no state to stay in."""
+    broker.queue("orders")
+
+    def to(exchange: str) -> Publication:
+        return Publication(exchange, "orders", b"", BasicProperties())
+
+    slow, second, neighbour, refused = to(""), to("amq.topic"), to(""), to("nowhere")
+    with (
+        HoldingProxy(broker.port) as proxy,
+        closing(Publisher(parameters(broker.through(proxy)))) as publisher,
+        ThreadPoolExecutor() as threads,
+    ):
+        publisher.publish([to("")])
+        proxy.hold()
+        monkeypatch.setattr(link, "FIRST_ANSWER_SECONDS", 0)
+        publishing = threads.submit(publisher.publish, [slow, second])
+        wait_for(lambda: second.written)
+        monkeypatch.setattr(link, "FIRST_ANSWER_SECONDS", PATIENCE_SECONDS)
+        proxy.let_go()
+        publishing.result(PATIENCE_SECONDS)
+        publisher.publish([neighbour, refused])
+    assert isinstance(refused.error, ConfigurationError)
+    assert (slow.error, neighbour.error) == (None, None)
 
 
 def test_a_missing_permission_is_named_and_not_sent(broker: Broker) -> None:

@@ -104,9 +104,8 @@ def test_parquet(sqs: Stub, tmp_path: Path) -> None:
 def test_what_cannot_be_run_is_told_in_one_line(sqs: Stub, tmp_path: Path) -> None:
     """sqsdelay's own message, or Spark's first line; nothing is sent."""
     (tmp_path / "rows.csv").write_text("body,delay_seconds\nx,1\n")
-    with pytest.raises(
-        SqsDelayError, match=r"\Arows have no message id .*job .e.g. renewals-2027.\Z"
-    ):
+    words = r"\Arows have no message id .*job .e.g. renewals-2027.\Z"
+    with pytest.raises(SqsDelayError, match=words):
         schedule(tmp_path / "rows.csv")
     with pytest.raises(InvalidSetting, match=r"\A\[PATH_NOT_FOUND\].*nope.csv"):
         schedule(tmp_path / "nope.csv")
