@@ -193,6 +193,7 @@ def _move(
             else:
                 done.left[str(error)] += 1
                 stopped = error if isinstance(error, stop) else stopped
+        session.wait(lambda: not session.wire.unwritten)  # an interruption repeats none of these
         if stopped is not None:
             break
     if done.moved:

@@ -125,8 +125,7 @@ def delayed(properties: BasicProperties, *, seconds: int, due_ms: int) -> BasicP
             )
     copied = BasicProperties.__new__(BasicProperties)
     vars(copied).update(vars(properties))  # once a message: a fifth of the time of copy.copy
-    said = {DELAY_HEADER: seconds, WAS_DUE_AT: str(due_ms)}
-    copied.headers = {**properties.headers, **said}
+    copied.headers = {**properties.headers, DELAY_HEADER: seconds, WAS_DUE_AT: str(due_ms)}
     return copied
 
 

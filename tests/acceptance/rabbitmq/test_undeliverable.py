@@ -12,7 +12,7 @@ import pytest
 from kombu.connection import Connection
 from pika import BasicProperties
 
-from sqsdelay.errors import ConfigurationError, InvalidMessage, QueueMissing
+from sqsdelay.errors import ConfigurationError, InvalidMessage, QueueMissing, QueueUnavailable
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare
 from sqsdelay.rabbitmq.connection import parameters
 from sqsdelay.rabbitmq.link import BindJob, Link, Publication
@@ -20,6 +20,7 @@ from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import routing_key
 from tests.acceptance.rabbitmq.broker import QUORUM, Broker, Inbox, check_whole, due
 from tests.patience import PATIENCE_SECONDS, wait_for
+from tests.services.network import TcpProxy
 
 LOST = 200
 HELD_UP_MS = 30_000
@@ -169,6 +170,29 @@ def test_a_message_that_cannot_be_written_stays_and_holds_up_no_other(broker: Br
         bind(broker.url, "orders", acme)
     assert broker.wait_count("orders", 1) == 1
     assert broker.wait_count(acme.undeliverable, 1) == 1
+
+
+def test_a_lost_link_repeats_no_more_than_was_in_hand(broker: Broker) -> None:
+    """Acknowledgements leave with each 30 messages, though 500 have arrived and nothing is waited for."""
+    acme = broker.ready(prefix="acme")
+    publications = [due(acme.delivery_exchange, "ghost") for _ in range(90)]
+    with closing(Publisher(parameters(broker.url))) as publisher:
+        publisher.publish(publications)
+    assert broker.wait_count(acme.undeliverable, 90) == 90
+    broker.queue("ghost")
+    with TcpProxy(broker.port) as proxy:
+
+        def lose(*_: object) -> None:
+            proxy.down()
+            raise QueueUnavailable("away")
+
+        steps = iter([Publisher.publish, Publisher.publish, lose])
+        with (
+            patch.object(Publisher, "publish", lambda *given: next(steps)(*given)),
+            pytest.raises(QueueUnavailable),
+        ):
+            bind(broker.through(proxy), "ghost", acme)
+    wait_for(lambda: 0 < broker.count(acme.undeliverable) <= 60)
 
 
 def test_binding_sends_on_its_own_messages_only(broker: Broker) -> None:
