@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -186,7 +187,7 @@ def test_a_lost_link_repeats_no_more_than_was_in_hand(broker: Broker) -> None:
             proxy.down()
             raise QueueUnavailable("away")
 
-        steps = iter([Publisher.publish, Publisher.publish, lose])
+        steps: Iterator[Any] = iter([Publisher.publish, Publisher.publish, lose])
         with (
             patch.object(Publisher, "publish", lambda *given: next(steps)(*given)),
             pytest.raises(QueueUnavailable),
