@@ -205,3 +205,20 @@ def broker(node: Broker, request: pytest.FixtureRequest) -> Iterator[Broker]:
     name = f"sqsdelay-test {request.node.nodeid}"
     with own_virtual_host(node.url, node.management_url, name) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def _levels(node: Broker) -> Iterator[Broker]:
+    from tests.acceptance.rabbitmq.broker import own_virtual_host
+
+    name = f"sqsdelay-test levels {os.getpid()}"
+    with own_virtual_host(node.url, node.management_url, name) as broker:
+        yield broker
+
+
+@pytest.fixture
+def shared(_levels: Broker) -> Iterator[Broker]:
+    """This process's virtual host, where levels stay declared (28 queues: a second of a processor): for a
+    test that ends with nothing on its way."""
+    yield _levels
+    _levels.clear()

@@ -202,10 +202,9 @@ def plan_of(counts: Counts, options: Options, prices: Prices | None = None) -> d
             f"{counts.relayed:,} messages are relayed, and the deployed function holds {RELAYED_ON_TIME:,} "
             "on time: raise its max_concurrency, or give a store (docs/capacity.md)"
         )
-    shown = {n: None if cost is None else f"{float(cost):.2f}" for n, cost in costs.items()}
     return {
         "currency": currency,
-        "costs": shown,
+        "costs": {n: None if cost is None else f"{float(cost):.2f}" for n, cost in costs.items()},
         "way": chosen.name,
         "cheapest": cheapest,
         "seconds_at_quota": -(-counts.sent // (_CALLS_A_SECOND * limits.MAX_BATCH_ENTRIES)),

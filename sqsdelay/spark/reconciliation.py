@@ -144,8 +144,7 @@ class JobTable:
         if rows.isStreaming:
             raise ConfigurationError("reconcile() takes a table, and this is a stream")
         # A rate is the whole job's: the send finds out how many tasks share it.
-        texts = {name: str(value) for name, value in ({"tasks": 1} | given).items()}
-        options = Options.parse(texts)
+        options = Options.parse({n: str(value) for n, value in ({"tasks": 1} | given).items()})
         columns = checked_columns(rows.schema, options)
         start_ms = None
         if options.receipts is not None:

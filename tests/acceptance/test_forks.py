@@ -7,7 +7,6 @@ was made before the fork at the same time.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from sqsdelay.stores import open_store
 from sqsdelay.testing import LocalAws
 from tests.acceptance.rabbitmq.broker import Broker
+from tests.patience import ended
 
 SECONDS = 60
 EACH = 30
@@ -50,13 +50,8 @@ def expected() -> Counter[str]:
 
 
 def run(setup: str, **environment: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", setup + FORKING],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
+    program = [sys.executable, "-W", "error", "-c", setup + FORKING]
+    done = ended(program, env={**os.environ, **environment}, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
 
@@ -108,13 +103,8 @@ with RabbitMqSender(os.environ["URL"]) as sender:
     sender.send("orders", "4")
 sys.exit(status != 0)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "URL": broker.url},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
+    env = {**os.environ, "URL": broker.url}
+    done = ended([sys.executable, "-c", program], env=env, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
     assert [body for _, _, body in broker.drain("orders")] == [b"1", b"2", b"3", b"4"]
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from io import BytesIO, TextIOWrapper
+from multiprocessing.connection import Connection
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import mock
 
@@ -38,6 +38,38 @@ FORKS.set_forkserver_preload(["tests.services.preloaded"])
 """Starts processes that have imported sqsdelay: an import takes half a second."""
 
 
+class Forked(subprocess.Popen[str]):
+    """``sqsdelay``, in a fork of a process that has imported it: a start takes a second of a processor."""
+
+    def __init__(
+        self, *arguments: str, env: dict[str, str], before: Callable[[], object] = int, **given: Any
+    ) -> None:
+        self._before = before
+        super().__init__(arguments, env=environment(env), text=True, **given)
+
+    def _execute_child(self, arguments: Sequence[str], *given: Any) -> None:
+        cwd, env, pipes = given[4], given[5], given[9:15]
+        streams = [Connection(os.dup(pipe)) for pipe in (pipes[0], pipes[3], pipes[5])]
+        given = (arguments, env, cwd, streams, self._before)
+        self._process = FORKS.Process(target=_command, args=given)
+        self._process.start()
+        # Another thread's start would look after it, and take its exit code.
+        multiprocessing.process._children.discard(self._process)  # type: ignore[attr-defined]
+        self.pid = self._process.pid or 0
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+
+    def poll(self) -> int | None:
+        self.returncode = self._process.exitcode
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """As a child's own parent waits: it is the fork server."""
+        self._process.join(timeout)
+        if self.poll() is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return self.returncode
+
+
 def run(
     *arguments: str,
     env: dict[str, str],
@@ -46,34 +78,29 @@ def run(
     cwd: Path = ROOT,
     before: Callable[[], object] = int,
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``sqsdelay`` to its end, after something of the test's, in a fork of a process that has
-    imported it."""
-    with TemporaryDirectory() as folder:
-        streams = [Path(folder, name) for name in ("in", "out", "err")]
-        for path, text in zip(streams, (stdin, "", ""), strict=True):
-            path.write_text(text)
-        given = (arguments, environment(env), cwd, streams, before)
-        process = FORKS.Process(target=_command, args=given)
-        process.start()
-        process.join(timeout)
-        if process.exitcode is None:
+    """Run ``sqsdelay`` to its end, after something of the test's."""
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with Forked(*arguments, env=env, cwd=cwd, before=before, **pipes) as process:
+        try:
+            printed = process.communicate(stdin, timeout)
+        except subprocess.TimeoutExpired:
             process.kill()
-            process.join()
-            raise subprocess.TimeoutExpired(arguments, timeout)
-        printed = [path.read_text() for path in streams[1:]]
-        return subprocess.CompletedProcess(arguments, process.exitcode, *printed)
+            raise
+        return subprocess.CompletedProcess(arguments, process.returncode, *printed)
 
 
 def _command(
     arguments: Sequence[str],
     env: dict[str, str],
     cwd: Path,
-    streams: Sequence[Path],
+    streams: Sequence[Connection],
     before: Callable[[], object],
 ) -> None:
-    for number, path in enumerate(streams):
-        os.dup2(os.open(path, os.O_RDWR), number)
+    for number, stream in enumerate(streams):
+        os.dup2(stream.fileno(), number)
+        stream.close()
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = TextIOWrapper(open(1, "wb", 0, closefd=False), write_through=True)  # noqa: SIM115
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
@@ -155,19 +182,17 @@ class Running:
 def started(
     *arguments: str,
     env: dict[str, str],
-    program: Sequence[str] = SQSDELAY,
+    program: Sequence[str] = (),
     cwd: Path = ROOT,
     stderr: int = subprocess.PIPE,
 ) -> Iterator[subprocess.Popen[str]]:
     """``sqsdelay``, or another program, in the background; killed at the end, also of a test that fails."""
-    with subprocess.Popen(
-        [*program, *arguments],
-        env=environment(env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-        cwd=cwd,
+    given: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+    given |= {"stderr": stderr, "cwd": cwd}
+    with (
+        subprocess.Popen([*program, *arguments], env=environment(env), text=True, **given)
+        if program
+        else Forked(*arguments, env=env, **given)
     ) as process:
         try:
             yield process

@@ -15,7 +15,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from sqsdelay.core.limits import MAX_BATCH_ENTRIES
+from sqsdelay.core.limits import DEDUPLICATION_INTERVAL_SECONDS, MAX_BATCH_ENTRIES
 from sqsdelay.cost.workload import BANDS, CHUNK_BYTES
 
 OPEN: Final = ("lost", "pending", "unknown")
@@ -30,6 +30,8 @@ SHARES: Final = 1000 * math.lcm(*range(1, MAX_BATCH_ENTRIES + 1))
 CLOCK_TOLERANCE_MS: Final = 1000
 """Of a lateness worked out from two events: a sender knows the broker's clock by HTTP's ``Date``, which
 has whole seconds. A lateness told by an event itself is exact."""
+NEAR_ROWS: Final = 9
+"""Of an id's events, that may happen between a cancel and when it takes effect, at the next hop."""
 
 
 def columns(sql: str) -> list[str]:
@@ -65,7 +67,7 @@ _BEFORE: Final = {
 }
 """What a send is compared with: the last of these that is known of the events before it."""
 
-_BEGINS: Final = columns("""
+_BEGINS: Final = columns(f"""
     *; coalesce(due_ms != sent_due_ms, false) AS other_due;
     -- A receiver's clock that is behind tells the arrival before the send.
     ended.received AND coalesce(ended.due_ms = due_ms, true)
@@ -74,7 +76,10 @@ _BEGINS: Final = columns("""
     -- message, one with the same is a replay. A replay that was on its way does not hide that the first
     -- copy has arrived.
     sent AND coalesce(ended.done AND NOT of_this
-      OR (arrived OR arrived_due_ms = sent_due_ms) AND other_due, false) AS begins
+      OR (arrived OR arrived_due_ms = sent_due_ms) AND other_due
+      -- A cancel takes effect later: the id may have been sent anew by then, and not only again.
+      OR abs(due_ms - sent_due_ms) > {DEDUPLICATION_INTERVAL_SECONDS * 1000}
+        AND abs(next_cancelled_ms - stated_ms) < abs(next_cancelled_ms - due_ms), false) AS begins
 """)
 _REQUESTS: Final = columns(f"""
     -- Which requests an event stands for, as the cost model counts them: a batch's request is shared by its
@@ -105,7 +110,10 @@ _REQUESTS: Final = columns(f"""
 _TOLD: Final = columns("""
     -- A copy of the life before may still be on its way.
     *; NOT sent AND event != 'rescheduled' AND due_ms = dues.before AND due_ms != dues.own AS earlier;
-    begun + 1 - IF(coalesce(earlier, false), 1, 0) AS life;
+    -- The life that a cancel ends; the due time that its sender knew may be an estimate.
+    transform(begun_dues, each -> abs(each - due_ms)) AS apart;
+    IF(event = 'cancelled' AND due_ms != stated_ms, array_position(apart, array_min(apart)), NULL) AS nth;
+    begun + 1 - coalesce(size(apart) - nth, IF(earlier, 1, 0)) AS life;
     at_ms + coalesce(timer_seconds, 0) * 1000 AS timer_ends_ms;
     -- A release whose message timer is not told has one that ends when the message is due.
     IF(event = 'released' AND timer_seconds IS NULL, greatest(timer_ends_ms, due_ms), timer_ends_ms)
@@ -152,12 +160,16 @@ def gathered(events: DataFrame) -> DataFrame:
         # Known where it was sent, and needed wherever a request carried it.
         f"max(size) {rows} UNBOUNDED FOLLOWING) AS known_size",
         *[f"last({value}, true) {rows} 1 PRECEDING) AS {name}" for name, value in _BEFORE.items()],
+        f"first(IF(event = 'cancelled', due_ms, NULL), true) OVER ({sort} ROWS BETWEEN 1 FOLLOWING "
+        f"AND {NEAR_ROWS} FOLLOWING) AS next_cancelled_ms",
     )  # fmt: skip
     sized = marked.where("NOT again").withColumn("size", F.expr("coalesce(size, known_size)"))
     lived = sized.selectExpr(*_BEGINS).selectExpr(
         "*",
         # How many lives have begun, and of the last its due time and the one that was stated before it.
         f"count_if(begins) {rows} CURRENT ROW) AS begun",
+        "collect_list(IF(begins OR sent AND sent_before IS NULL, due_ms, NULL)) "
+        f"OVER ({sort} ROWS {NEAR_ROWS} PRECEDING) AS begun_dues",
         "last(IF(begins, struct(due_ms AS own, stated_ms AS before), NULL), true) "
         f"{rows} CURRENT ROW) AS dues",
     )

@@ -82,10 +82,8 @@ def read_ledger(
     if is_table:
         return _of_rows(spark.table(ledger))
     try:
-        text = spark.read.option("recursiveFileLookup", "true").text(
-            hadoop_uri(spark, ledger, "ledger")
-        )
-        text = text.where("trim(value) != ''")
+        reader = spark.read.option("recursiveFileLookup", "true")
+        text = reader.text(hadoop_uri(spark, ledger, "ledger")).where("trim(value) != ''")
         _ = text.columns  # Over Spark Connect nothing is looked at before it is needed.
     except AnalysisException as error:
         raise InvalidSetting(
@@ -200,8 +198,7 @@ def write_events(spark: SparkSession, ledger: str | DataFrame, folder: str) -> t
     try:
         # A day in one file, and a large day in some: adaptive execution splits it.
         dated = reading.events.withColumn(DAY, day).hint("rebalance", DAY)
-        place = hadoop_uri(spark, folder, "--out")
-        dated.write.mode("append").partitionBy(DAY).parquet(place)
+        dated.write.mode("append").partitionBy(DAY).parquet(hadoop_uri(spark, folder, "--out"))
     except SPARK_ERRORS as error:
         raise ConfigurationError(f"the events table {folder} failed: {cause(error)}") from error
     return int(reading.counts.get["events"]), reading.bad

@@ -50,8 +50,7 @@ def side_by_side(job: Callable[[str], Any], names: Iterable[str]) -> dict[str, A
 def hours_of_a_moment(counted: DataFrame) -> int:
     """As long a span as makes few of the hours from the first from which messages are late until now."""
     (span,) = counted.where("by_now").agg(F.max("hour") - F.min("hour")).collect()
-    most = _MOMENT_HOURS[-1]
-    return next((n for n in _MOMENT_HOURS if (span[0] or 0) < MOST_MOMENTS * n), most)
+    return next((n for n in _MOMENT_HOURS if (span[0] or 0) < MOST_MOMENTS * n), _MOMENT_HOURS[-1])
 
 
 def arrivals(counted: DataFrame, valued: DataFrame, moment_hours: int) -> DataFrame:
@@ -228,5 +227,4 @@ def waiting(messages: DataFrame, *, as_of_ms: int) -> DataFrame:
         last = -(-(as_of_ms - first_ms) // step)
         counts = accumulate(changes[place] for place in range(last + 1))
         points = [(min(first_ms + n * step, as_of_ms), count) for n, count in enumerate(counts)]
-    found = messages.sparkSession.createDataFrame(points, "at_ms bigint, waiting bigint")
-    return found.coalesce(1)
+    return messages.sparkSession.createDataFrame(points, "at_ms bigint, waiting bigint").coalesce(1)

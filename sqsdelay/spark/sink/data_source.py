@@ -8,9 +8,9 @@ commit; what they must agree on travels with the tasks' reports.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
 from pyspark import TaskContext
@@ -26,7 +26,7 @@ from sqsdelay.core.delay import SystemClock
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark.sink.job import Reports, Sink
 from sqsdelay.spark.sink.options import Options, checked_columns
-from sqsdelay.spark.sink.run import TaskReport, micro_batch_ms, run_of, this_attempt
+from sqsdelay.spark.sink.run import micro_batch_ms, run_of, this_attempt
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,10 +78,10 @@ class BatchWriter(DataSourceArrowWriter):
         return self._sink.send(iterator, this_attempt(self._write_id, self._run), self._run)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._sink.commit(_reports(messages))
+        self._sink.commit(cast(Reports, messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._sink.abort(_reports(messages), [self._write_id])
+        self._sink.abort(cast(Reports, messages), [self._write_id])
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -101,15 +101,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if sink.columns.has("delay_seconds"):
             start_ms = micro_batch_ms(sink.options.checkpoint, batch_id)
         # It is known by its query and its number.
-        job = json.dumps(("stream", write_id))
-        run = replace(self._run, delay_start_ms=start_ms, job=job)
+        run = replace(self._run, delay_start_ms=start_ms, job=json.dumps(("stream", write_id)))
         return sink.send(iterator, this_attempt(write_id, run), run)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._of(batchId).commit(_reports(messages))
+        self._of(batchId).commit(cast(Reports, messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        reports = _reports(messages)
+        reports = cast(Reports, messages)
         write_ids = {report.attempt.write_id for report in reports if report is not None}
         self._of(batchId).abort(reports, write_ids)
 
@@ -119,7 +118,3 @@ class StreamWriter(DataSourceStreamArrowWriter):
         summary = None if options.summary is None else f"{options.summary}/{batch_id}.json"
         options = replace(options, batch=batch_id, summary=summary, parts=1)
         return replace(self._sink, options=options, stream=True)
-
-
-def _reports(messages: Sequence[WriterCommitMessage | None]) -> Reports:
-    return [message for message in messages if message is None or isinstance(message, TaskReport)]

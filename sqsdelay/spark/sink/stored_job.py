@@ -206,5 +206,4 @@ def given_up(staged: Sequence[Staged], options: Options) -> bool:
 
 
 def _job(staged: Sequence[Staged], options: Options) -> Job:
-    url = str(options.store)
-    return Job(url, staged[0].run, bucket_of(url))
+    return Job(str(options.store), staged[0].run, bucket_of(str(options.store)))

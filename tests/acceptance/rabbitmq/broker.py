@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -23,11 +23,13 @@ from pika import BasicProperties
 
 from sqsdelay.rabbitmq import Problem, Topology, declare, verify
 from sqsdelay.rabbitmq.link import Publication
+from sqsdelay.rabbitmq.management import Management
 from sqsdelay.rabbitmq.topology import OWN_PREFIX, routing_key
 from tests.patience import PATIENCE_SECONDS
 from tests.services.network import TcpProxy
 from tests.services.processes import run
 
+OF_LEVELS = re.compile(r"\.delay-(level-\d\d|undeliverable)$")
 QUORUM = {"x-queue-type": "quorum"}
 REGISTERED_SECONDS = 2
 """RabbitMQ 3.10 writes down half a second later that a quorum queue exists; see docs/rabbitmq-clusters.md."""
@@ -84,6 +86,16 @@ class Broker:
             self.queue(queue)
         return topology
 
+    def clear(self) -> None:
+        """Leave levels only, and empty."""
+        names = Management(self.management_url, unquote(self.virtual_host)).named("queues")
+        with self.channel() as channel:
+            for name in sorted(names, key=lambda name: OF_LEVELS.search(name) is not None):
+                if OF_LEVELS.search(name):
+                    channel.queue_purge(name)
+                else:
+                    channel.queue_delete(name)
+
     def problems(self, topology: Topology) -> list[Problem]:
         """What `verify` finds, but for RabbitMQ 4's delivery limit, which NServiceBus's levels have."""
         found = verify(self.url, topology, management_url=self.management_url)
@@ -119,9 +131,6 @@ class Broker:
     @property
     def environment(self) -> dict[str, str]:
         return {**os.environ, "SQSDELAY_RABBITMQ_URL": self.url}
-
-
-CLI = [sys.executable, "-c", "from sqsdelay.cli import main; main()", "rabbitmq"]
 
 
 def manage(management_url: str, *path: str, method: str = "PUT", **settings: Any) -> None:

@@ -37,9 +37,9 @@ class Counted(RabbitMqSender):
 
 
 @pytest.fixture
-def ready(broker: Broker) -> Broker:
-    broker.ready("orders")
-    return broker
+def ready(shared: Broker) -> Broker:
+    shared.ready("orders")
+    return shared
 
 
 def test_tasks_share_calls_and_each_has_its_result_or_error(ready: Broker) -> None:

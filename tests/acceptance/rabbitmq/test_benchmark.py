@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 
 import pika
@@ -11,7 +10,7 @@ import pytest
 from pika.exceptions import ChannelClosedByBroker
 
 from tests.acceptance.rabbitmq.broker import Broker
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import ended
 from tests.services.processes import ROOT
 
 
@@ -20,13 +19,8 @@ def test_the_benchmark_prints_both_and_leaves_nothing(broker: Broker) -> None:
     """A small run: rates, ratios and lateness of both, nobody early, and the verdict as exit code."""
     sizes = ["--messages", "500", "--peer-messages", "100", "--rounds", "1"]
     sizes += ["--longest", "2", "--endpoints", "1,3"]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.rabbitmq", "--url", broker.url, *sizes],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-    )
+    program = [sys.executable, "-m", "benchmarks.rabbitmq", "--url", broker.url, *sizes]
+    done = ended(program, cwd=ROOT)
     assert done.returncode == int("aims missed" in done.stdout), done.stderr
     assert re.search(r"ratio \d+\.\d \(aim: 8\); of the entry level alone \d+\.\d", done.stdout)
     told = re.findall(r"to \d queues: .*ratio [\d.]+, of processor time [\d.]+", done.stdout)

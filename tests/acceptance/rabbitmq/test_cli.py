@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 from datetime import datetime
 
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, declare
-from tests.acceptance.rabbitmq.broker import CLI, Broker, Inbox
+from tests.acceptance.rabbitmq.broker import Broker, Inbox
 from tests.patience import wait_for
+from tests.services.processes import started
 
 MANY = 900
 
@@ -75,10 +74,8 @@ def test_an_interrupted_transfer_loses_nothing(broker: Broker) -> None:
     assert all(result.error is None for result in results)
     arguments = ["--prefix", "old", "transfer", "--to", broker.url, "--to-prefix", "new", "--force"]
     arguments.append("--json")
-    process = subprocess.Popen([*CLI, *arguments], env=broker.environment)
-    wait_for(lambda: broker.count("new.delay-level-16"))
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    with started("rabbitmq", *arguments, env=broker.environment):
+        wait_for(lambda: broker.count("new.delay-level-16"))
     moved = broker.count("new.delay-level-16")
     assert 0 < moved < MANY
     # The broker takes back what the killed process held as soon as it sees the connection end.

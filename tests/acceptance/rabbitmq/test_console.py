@@ -26,16 +26,16 @@ def page(client: Client, path: str) -> Page:
     return Page(client, client.get(path))
 
 
-def test_counts_sends_and_changes(broker: Broker, tmp_path: Path) -> None:
+def test_counts_sends_and_changes(shared: Broker, tmp_path: Path) -> None:
     """No AWS is asked: there is none."""
     url = f"sqlite:///{tmp_path}/store.db"
-    with broker.channel() as channel:
+    with shared.channel() as channel:
         channel.queue_declare("orders", durable=True)
         channel.queue_declare("orders-delay-error", durable=True)
         channel.basic_publish("", "orders-delay-error", b"failed")
-    declare(broker.url)
-    bind(broker.url, "orders")
-    settings = ConsoleSettings(endpoints=("orders",), stores={"orders": url}, rabbitmq=broker.url)
+    declare(shared.url)
+    bind(shared.url, "orders")
+    settings = ConsoleSettings(endpoints=("orders",), stores={"orders": url}, rabbitmq=shared.url)
     services = Services(settings, Access())
     with closing(open_store(url, endpoint="orders")) as store, visited(services) as client:
         store.set_up()
@@ -65,13 +65,13 @@ def test_counts_sends_and_changes(broker: Broker, tmp_path: Path) -> None:
             assert client.get(path).status_code == 200
 
 
-def test_advice_repeats_the_prefix(broker: Broker) -> None:
+def test_advice_repeats_the_prefix(shared: Broker) -> None:
     """Without it, `bind` would send on nothing: another infrastructure's messages."""
-    acme = broker.ready("orders", prefix="acme corp")
-    with RabbitMqSender(broker.url, prefix=acme.prefix, bind=False) as sender:
+    acme = shared.ready("orders", prefix="acme corp")
+    with RabbitMqSender(shared.url, prefix=acme.prefix, bind=False) as sender:
         sender.send("orders", "lost", delay=1)
-    assert broker.wait_count(acme.undeliverable, 1) == 1
-    settings = ConsoleSettings(endpoints=("orders",), rabbitmq=broker.url, prefix=acme.prefix)
+    assert shared.wait_count(acme.undeliverable, 1) == 1
+    settings = ConsoleSettings(endpoints=("orders",), rabbitmq=shared.url, prefix=acme.prefix)
     with visited(Services(settings, Access())) as client:
         (notice,) = page(client, "/").notices
     assert "sqsdelay rabbitmq --prefix 'acme corp' bind ENDPOINT" in notice

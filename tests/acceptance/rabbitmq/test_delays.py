@@ -51,14 +51,14 @@ def thousand(node: Broker) -> Iterator[Inbox]:
     virtual_host(node.url, node.management_url, "sqsdelay-test thousand", method="DELETE")
 
 
-def test_the_seeds_walk_hop_by_hop(broker: Broker) -> None:
+def test_the_seeds_walk_hop_by_hop(shared: Broker) -> None:
     """5 s: four in level 2, one in level 0, and then through the endpoint's hand-over queue."""
-    broker.ready("destination")
-    with RabbitMqSender(broker.url) as sender, Inbox(broker.url, "destination") as inbox:
+    shared.ready("destination")
+    with RabbitMqSender(shared.url) as sender, Inbox(shared.url, "destination") as inbox:
         started_ms = time.time() * 1000
         result = sender.send("destination", "hello", delay=5)
         assert result.route is RabbitMqRoute.DELAY_LEVEL
-        assert broker.count("sqsdelay.delay-level-02") == 1
+        assert shared.count("sqsdelay.delay-level-02") == 1
         (arrival,) = inbox.wait(1)
     assert arrival.at_ms - started_ms >= 5000
     assert (arrival.routing_key, arrival.body) == ("0." * 25 + "1.0.1.destination", b"hello")
@@ -69,10 +69,10 @@ def test_the_seeds_walk_hop_by_hop(broker: Broker) -> None:
     }
 
 
-def test_everything_on_a_message_arrives(broker: Broker) -> None:
+def test_everything_on_a_message_arrives(shared: Broker) -> None:
     """Properties, typed headers and bytes are as sent; the delay and the message id are added."""
-    broker.queue("orders")
-    declare(broker.url, Topology("acme"))
+    shared.queue("orders")
+    declare(shared.url, Topology("acme"))
     given = pika.BasicProperties(
         content_type="application/json",
         correlation_id="c-1",
@@ -82,7 +82,7 @@ def test_everything_on_a_message_arrives(broker: Broker) -> None:
         headers={"tenant": "zürich", "retries": 3, "nested": {"list": [1, "two"]}},
     )
     due = datetime.now(UTC) + timedelta(seconds=5)
-    with RabbitMqSender(broker.url, prefix="acme") as sender, Inbox(broker.url, "orders") as inbox:
+    with RabbitMqSender(shared.url, prefix="acme") as sender, Inbox(shared.url, "orders") as inbox:
         result = sender.send("orders", b'{"\xff', due_at=due, properties=given, message_id="m-1")
         (arrival,) = inbox.wait(1)
     assert result.due is not None
@@ -98,10 +98,10 @@ def test_everything_on_a_message_arrives(broker: Broker) -> None:
     assert properties.headers["sqsdelay.WasDueAt"] == str(int(result.due.timestamp() * 1000))
 
 
-def test_a_received_message_can_be_delayed_again(broker: Broker) -> None:
+def test_a_received_message_can_be_delayed_again(shared: Broker) -> None:
     """Sent on with its own properties; with the traces of its first delay the broker would drop it."""
-    broker.ready("orders")
-    with RabbitMqSender(broker.url) as sender, Inbox(broker.url, "orders") as inbox:
+    shared.ready("orders")
+    with RabbitMqSender(shared.url) as sender, Inbox(shared.url, "orders") as inbox:
         sender.send("orders", "again", delay=1)
         (first,) = inbox.wait(1)
         assert "x-death" in first.properties.headers
@@ -110,20 +110,20 @@ def test_a_received_message_can_be_delayed_again(broker: Broker) -> None:
     assert [a.body for a in arrivals] == [b"again", b"again"]
 
 
-def test_any_name_of_up_to_199_bytes_is_an_endpoint(broker: Broker) -> None:
+def test_any_name_of_up_to_199_bytes_is_an_endpoint(shared: Broker) -> None:
     """Dots, digits and any script; the last word's namesake gets nothing: 268,435,455 s wait in level 27."""
     endpoints = {name: name.rpartition(".")[2][:198] for name in NAMES}
-    broker.ready(*endpoints, *endpoints.values())
-    with RabbitMqSender(broker.url) as sender:
+    shared.ready(*endpoints, *endpoints.values())
+    with RabbitMqSender(shared.url) as sender:
         for endpoint, namesake in endpoints.items():
             sender.send(namesake, "binds it", delay=MAX_DELAY_SECONDS)
             sender.send(endpoint, "delayed", delay=1)
             sender.send(endpoint, "now")
     for endpoint, namesake in endpoints.items():
-        assert broker.wait_count(endpoint, 2) == 2
-        assert [body for _, _, body in broker.drain(endpoint)] == [b"now", b"delayed"]
-        assert broker.count(namesake) == 0
-    assert broker.count("sqsdelay.delay-level-27") == len(endpoints)
+        assert shared.wait_count(endpoint, 2) == 2
+        assert [body for _, _, body in shared.drain(endpoint)] == [b"now", b"delayed"]
+        assert shared.count(namesake) == 0
+    assert shared.count("sqsdelay.delay-level-27") == len(endpoints)
 
 
 def test_a_wrong_name_and_a_missing_infrastructure_are_errors_now(broker: Broker) -> None:
@@ -145,11 +145,11 @@ def test_a_wrong_name_and_a_missing_infrastructure_are_errors_now(broker: Broker
         broker.count("sqsdelay.delay-hand-over.ordres")  # a wrong name leaves nothing behind
 
 
-def test_kombu_receives_what_was_delayed(broker: Broker) -> None:
+def test_kombu_receives_what_was_delayed(shared: Broker) -> None:
     """An AMQP client that no one here wrote (Celery's) decodes the message."""
-    broker.ready("orders")
+    shared.ready("orders")
     received: list[Any] = []
-    with RabbitMqSender(broker.url) as sender, Connection(broker.url) as connection:
+    with RabbitMqSender(shared.url) as sender, Connection(shared.url) as connection:
         as_json = pika.BasicProperties(content_type="application/json", content_encoding="utf-8")
         sender.send("orders", json.dumps({"order": 7}), delay=1, properties=as_json)
 
@@ -161,7 +161,7 @@ def test_kombu_receives_what_was_delayed(broker: Broker) -> None:
         with connection.Consumer(queue, callbacks=[on_message]):
             connection.drain_events(timeout=PATIENCE_SECONDS)
     assert received == [{"order": 7}]
-    assert broker.count("orders") == 0
+    assert shared.count("orders") == 0
 
 
 def test_a_thousand_messages_of_1_to_20_seconds(thousand: Inbox) -> None:

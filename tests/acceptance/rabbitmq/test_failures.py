@@ -37,12 +37,12 @@ from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.network import DeafProxy, HoldingProxy, TcpProxy
 
 
-def test_a_confirm_that_never_comes(broker: Broker) -> None:
+def test_a_confirm_that_never_comes(shared: Broker) -> None:
     """An error after the time set, not a wait for ever; the message is not repeated."""
-    broker.ready("orders")
+    shared.ready("orders")
     with (
-        DeafProxy(broker.port) as proxy,
-        RabbitMqSender(broker.through(proxy), confirm_seconds=1) as sender,
+        DeafProxy(shared.port) as proxy,
+        RabbitMqSender(shared.through(proxy), confirm_seconds=1) as sender,
     ):
         assert sender.send("orders", "heard").error is None
         proxy.swallowing.set()
@@ -59,7 +59,7 @@ def test_a_confirm_that_never_comes(broker: Broker) -> None:
         assert sender.send("orders", "heard again").error is None
         proxy.swallowing.set()
         sender.close()  # returns, though the broker does not answer
-    bodies = [body for _, _, body in broker.drain("orders")]
+    bodies = [body for _, _, body in shared.drain("orders")]
     assert bodies == [b"heard", b"unheard", b"heard again"]
 
 
@@ -111,13 +111,13 @@ def test_a_process_that_stood_still_keeps_its_connection(broker: Broker) -> None
     assert sent.error is None
 
 
-def test_a_queue_that_does_not_answer_holds_up_no_other(broker: Broker) -> None:
+def test_a_queue_that_does_not_answer_holds_up_no_other(shared: Broker) -> None:
     """Not even while the broker goes on to answer for bindings."""
-    topology = broker.ready("orders", prefix="acme")
+    topology = shared.ready("orders", prefix="acme")
     stuck, other = (Publication(to, "orders", b"", BasicProperties()) for to in ("", "amq.topic"))
     jobs = Jobs(publications=deque([stuck, other]))
     with closing(Wire()) as wire:
-        link = _Unanswering(parameters(broker.url), wire, jobs, confirm_seconds=PATIENCE_SECONDS)
+        link = _Unanswering(parameters(shared.url), wire, jobs, confirm_seconds=PATIENCE_SECONDS)
         until = time.monotonic() + PATIENCE_SECONDS / 2
 
         def bind_on() -> None:
@@ -244,10 +244,10 @@ def test_no_thread_and_no_file_left_is_an_outage(caplog: pytest.LogCaptureFixtur
     assert [each for each in caplog.records if each.name.startswith("sqsdelay")] == []
 
 
-def test_many_threads_share_one_sender(broker: Broker) -> None:
+def test_many_threads_share_one_sender(shared: Broker) -> None:
     """Each gets its own results, over one connection."""
-    broker.ready("orders")
-    with RabbitMqSender(broker.url) as sender, ThreadPoolExecutor(8) as threads:
+    shared.ready("orders")
+    with RabbitMqSender(shared.url) as sender, ThreadPoolExecutor(8) as threads:
 
         def work(name: int) -> list[RabbitMqSendResult]:
             many = [RabbitMqMessage("x", message_id=f"{name}.{n}") for n in range(50)]
@@ -256,7 +256,7 @@ def test_many_threads_share_one_sender(broker: Broker) -> None:
 
         results = [each for done in threads.map(work, range(8)) for each in done]
     assert [r.error for r in results] == [None] * (8 * 51)
-    got = [properties.message_id for _, properties, _ in broker.drain("orders")]
+    got = [properties.message_id for _, properties, _ in shared.drain("orders")]
     assert sorted(got) == sorted(str(r.message_id) for r in results)
 
 
@@ -270,22 +270,22 @@ def test_one_bad_message_fails_alone(broker: Broker) -> None:
     assert broker.wait_count("orders", 2) == 2
 
 
-def test_a_transfer_keeps_the_time_left(node: Broker, broker: Broker) -> None:
+def test_a_transfer_keeps_the_time_left(shared: Broker) -> None:
     """Due when it was due before; a destination missing at the target keeps its messages where they were."""
     old, new = Topology("old"), Topology("new")
-    declare(broker.url, old)
-    declare(broker.url, new)
+    declare(shared.url, old)
+    declare(shared.url, new)
     for name in ("orders", "gone"):
-        broker.queue(name)
-    with RabbitMqSender(broker.url, prefix="old") as sender, Inbox(broker.url, "orders") as inbox:
+        shared.queue(name)
+    with RabbitMqSender(shared.url, prefix="old") as sender, Inbox(shared.url, "orders") as inbox:
         due = {"due-ms": str(time.time() * 1000 + 12_000)}
         sender.send_many(
             "orders", [RabbitMqMessage(str(n), delay=12, headers=due) for n in range(50)]
         )
         sender.send("orders", "years", delay=10**8)
         sender.send("gone", "stays", delay=1000)
-        broker.delete_queue("gone")
-        with broker.channel() as channel:  # as others may
+        shared.delete_queue("gone")
+        with shared.channel() as channel:  # as others may
             headers = {WAS_DUE_AT: str(int(time.time()) * 1000 + 10**6)}
             properties = BasicProperties(headers=headers)
             level = old.level_name(9)
@@ -294,7 +294,7 @@ def test_a_transfer_keeps_the_time_left(node: Broker, broker: Broker) -> None:
                 channel.basic_publish(level, routing_key(1000, name), b"stays", properties)
             channel.basic_publish("", level, b"no key", properties)
             time.sleep(1)
-            done = transfer(broker.url, broker.url, source=old, target=new, force=True)
+            done = transfer(shared.url, shared.url, source=old, target=new, force=True)
         assert done.moved == 51
         for reason in ("no queue 'gone'", "wildcard", "LOCKED", "its routing key is not"):
             assert [count for told, count in done.left.items() if reason in told] == [1]
@@ -302,28 +302,28 @@ def test_a_transfer_keeps_the_time_left(node: Broker, broker: Broker) -> None:
     check_whole(arrivals, 50)
     # The second delay is what was left of the first.
     assert all(a.properties.headers[DELAY_HEADER] <= 11 for a in arrivals)
-    assert broker.wait_count("old.delay-level-09", 4) == 4
-    assert broker.count("new.delay-level-26") == 1
+    assert shared.wait_count("old.delay-level-09", 4) == 4
+    assert shared.count("new.delay-level-26") == 1
 
 
 def test_a_transfer_ends_where_its_target_cannot_be_reached(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    shared: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each further 30 messages would wait for it as long. None is lost."""
-    old = broker.ready("orders", prefix="old")
-    with RabbitMqSender(broker.url, prefix="old") as sender:
+    old = shared.ready("orders", prefix="old")
+    with RabbitMqSender(shared.url, prefix="old") as sender:
         sender.send_many("orders", [RabbitMqMessage("x", delay=1000)] * 90)
     hasty = partial(RabbitMqSender, connect_seconds=0.5)
     monkeypatch.setattr("sqsdelay.rabbitmq.administration.RabbitMqSender", hasty)
     with pytest.raises(QueueUnavailable, match="cannot be reached"):
-        transfer(broker.url, "amqp://guest:guest@127.0.0.1:1", source=old, force=True)
-    assert broker.wait_count(old.level_name(9), 90) == 90
+        transfer(shared.url, "amqp://guest:guest@127.0.0.1:1", source=old, force=True)
+    assert shared.wait_count(old.level_name(9), 90) == 90
 
 
-def test_a_sender_goes_to_the_next_node(broker: Broker) -> None:
+def test_a_sender_goes_to_the_next_node(shared: Broker) -> None:
     """One is not there, one goes away: what is not yet written goes to the third."""
-    broker.ready("orders")
-    parts = urlsplit(broker.url)
+    shared.ready("orders")
+    parts = urlsplit(shared.url)
     with TcpProxy(parts.port or 0) as second, TcpProxy(parts.port or 0) as third:
         hosts = f"127.0.0.1:1,127.0.0.1:{second.port},127.0.0.1:{third.port}"
         url = f"amqp://guest:guest@{hosts}{parts.path}"
@@ -332,7 +332,7 @@ def test_a_sender_goes_to_the_next_node(broker: Broker) -> None:
             second.down()
             assert sender.send("orders", "two", delay=1).error is None
         bind(url, "orders")
-    assert broker.wait_count("orders", 2) == 2
+    assert shared.wait_count("orders", 2) == 2
 
 
 def test_tls_to_a_port_without_it_says_so(broker: Broker) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 from unittest.mock import patch
@@ -18,8 +18,7 @@ from sqsdelay.cli.rabbitmq import app
 from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, bind, declare
 from sqsdelay.rabbitmq.publisher import Publisher
-from tests.acceptance.rabbitmq.broker import CLI, Broker, Inbox
-from tests.patience import PATIENCE_SECONDS
+from tests.acceptance.rabbitmq.broker import Broker, Inbox
 
 DELAY_HEADER = "NServiceBus.Transport.RabbitMQ.DelayInSeconds"
 SHARED = Topology("nsb.v2")
@@ -128,15 +127,12 @@ def test_an_infrastructure_that_differs_is_not_touched(broker: Broker) -> None:
 
 def test_processes_declaring_at_once(broker: Broker) -> None:
     """Endpoints start together after a deployment: all succeed, and the result is whole."""
-    processes = [
-        subprocess.Popen(
-            [*CLI, "--prefix", "nsb.v2", "declare"], env=broker.environment, stderr=subprocess.PIPE
-        )
-        for _ in range(4)
-    ]
-    outputs = [process.communicate(timeout=PATIENCE_SECONDS)[1] for process in processes]
-    assert [p.returncode for p in processes] == [0] * 4
-    assert all(o.startswith(b"warning: exchange") and b"Traceback" not in o for o in outputs)
+    with ThreadPoolExecutor(4) as threads:
+        declared = [threads.submit(broker.cli, "--prefix", "nsb.v2", "declare") for _ in range(4)]
+    for done in (each.result() for each in declared):
+        assert done.returncode == 0
+        assert done.stderr.startswith("warning: exchange")
+        assert "Traceback" not in done.stderr
     assert [p for p in broker.problems(SHARED) if p.fatal] == []
 
 

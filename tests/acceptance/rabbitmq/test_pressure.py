@@ -29,13 +29,13 @@ AWAY_SECONDS = 4
 MANY = 20_000
 
 
-def test_a_due_time_holds_while_the_broker_is_away(broker: Broker) -> None:
+def test_a_due_time_holds_while_the_broker_is_away(shared: Broker) -> None:
     """What is left of the delay is counted when the message is written, not when it is handed in."""
-    broker.ready("orders")
+    shared.ready("orders")
     with (
-        TcpProxy(broker.port) as proxy,
-        RabbitMqSender(broker.through(proxy)) as sender,
-        Inbox(broker.url, "orders") as inbox,
+        TcpProxy(shared.port) as proxy,
+        RabbitMqSender(shared.through(proxy)) as sender,
+        Inbox(shared.url, "orders") as inbox,
         ThreadPoolExecutor() as threads,
     ):
         sender.send("orders", "bound", delay=1)
@@ -53,15 +53,15 @@ def test_a_due_time_holds_while_the_broker_is_away(broker: Broker) -> None:
     assert arrival.properties.headers["sqsdelay.WasDueAt"] == str(int(due.timestamp() * 1000))
 
 
-def test_a_queue_made_anew_is_bound_anew(broker: Broker) -> None:
+def test_a_queue_made_anew_is_bound_anew(shared: Broker) -> None:
     """A deployment deletes it and creates it again between two sends: the binding went with it."""
-    broker.ready("orders")
-    with RabbitMqSender(broker.url) as sender:
+    shared.ready("orders")
+    with RabbitMqSender(shared.url) as sender:
         sender.send("orders", "first", delay=100)
-        broker.delete_queue("orders")
-        broker.queue("orders")
+        shared.delete_queue("orders")
+        shared.queue("orders")
         sender.send("orders", "second", delay=1)
-    assert broker.wait_count("orders", 1) == 1
+    assert shared.wait_count("orders", 1) == 1
 
 
 def test_a_call_has_one_deadline(broker: Broker) -> None:
@@ -169,25 +169,25 @@ def test_an_interrupted_opening_leaves_no_file_open(broker: Broker) -> None:
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_twenty_thousand_undeliverable_messages(broker: Broker) -> None:
+def test_twenty_thousand_undeliverable_messages(shared: Broker) -> None:
     """Counted, and sent on to the queue that they are for, pipelined; others stay where they are."""
-    acme = broker.ready(prefix="acme")
+    acme = shared.ready(prefix="acme")
     names = ("ghost" if n % 10 else "other" for n in range(MANY))
     publications = [due(acme.delivery_exchange, name) for name in names]
-    with closing(Publisher(parameters(broker.url))) as publisher:
+    with closing(Publisher(parameters(shared.url))) as publisher:
         publisher.publish(publications)
     assert [p for p in publications if p.error is not None] == []
-    with Session(parameters(broker.url)) as session:
+    with Session(parameters(shared.url)) as session:
         next(undeliverable(session, acme))
         # All together, 20,000 of 1 MiB would be 20 GiB on their way, and the broker out of memory.
-        assert broker.count(acme.undeliverable) >= MANY - PREFETCH
-    assert broker.wait_count(acme.undeliverable, MANY) == MANY
-    texts = {problem.subject: problem.text for problem in verify(broker.url, acme)}
+        assert shared.count(acme.undeliverable) >= MANY - PREFETCH
+    assert shared.wait_count(acme.undeliverable, MANY) == MANY
+    texts = {problem.subject: problem.text for problem in verify(shared.url, acme)}
     ghost, other = (texts[f"endpoint {name}"] for name in ("ghost", "other"))
     if f" of {MANY}) were due" not in ghost:  # a busy broker does not give all within ten seconds
         assert ghost.startswith("18000 messages were due")
         assert other.startswith("2000 messages were due")
-    broker.queue("ghost")
-    assert bind(broker.url, "ghost", acme) == 18_000
-    assert broker.wait_count("ghost", 18_000) == 18_000
-    assert broker.wait_count(acme.undeliverable, 2_000) == 2_000
+    shared.queue("ghost")
+    assert bind(shared.url, "ghost", acme) == 18_000
+    assert shared.wait_count("ghost", 18_000) == 18_000
+    assert shared.wait_count(acme.undeliverable, 2_000) == 2_000

@@ -39,20 +39,20 @@ def test_a_missing_level_is_named_and_harms_no_other(broker: Broker, many: int) 
     assert proxy.connections <= 3
 
 
-def test_a_topic_that_is_not_permitted_is_named_and_not_sent(broker: Broker) -> None:
+def test_a_topic_that_is_not_permitted_is_named_and_not_sent(shared: Broker) -> None:
     """Permission may be for some routing keys of an exchange, which took messages before."""
-    broker.ready("orders", "other")
+    shared.ready("orders", "other")
     level = Topology().level_name(9)
-    vhost = unquote(broker.virtual_host)
-    url = broker.user("topical")
+    vhost = unquote(shared.virtual_host)
+    url = shared.user("topical")
     may = {"exchange": level, "write": "orders$", "read": ".*"}
-    manage(broker.management_url, "topic-permissions", vhost, "topical", **may)
+    manage(shared.management_url, "topic-permissions", vhost, "topical", **may)
     with RabbitMqSender(url, bind=False) as sender:
         for _ in range(2):
             assert sender.send("orders", "a", delay=600).error is None
             with pytest.raises(ConfigurationError, match=r"access to topic .* not sent"):
                 sender.send("other", "b", delay=600)
-    assert broker.wait_count(level, 2) == 2
+    assert shared.wait_count(level, 2) == 2
 
 
 @pytest.mark.parametrize("position", [0, 50, 99])
@@ -100,10 +100,10 @@ def test_neighbours_are_kept_apart_again_once_a_slow_broker_answers(
     assert (slow.error, neighbour.error) == (None, None)
 
 
-def test_a_missing_permission_is_named_and_not_sent(broker: Broker) -> None:
+def test_a_missing_permission_is_named_and_not_sent(shared: Broker) -> None:
     """The user may do anything but write; each attempt says so, and none says "perhaps"."""
-    bind(broker.url, "orders", broker.ready("orders", prefix="acme"))
-    with RabbitMqSender(broker.user("reader", write=""), prefix="acme", bind=False) as sender:
+    bind(shared.url, "orders", shared.ready("orders", prefix="acme"))
+    with RabbitMqSender(shared.user("reader", write=""), prefix="acme", bind=False) as sender:
         for delay in (0, 5, 0, 5):
             with pytest.raises(ConfigurationError, match="ACCESS_REFUSED") as refused:
                 sender.send("orders", "a", delay=delay)

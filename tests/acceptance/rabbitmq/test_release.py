@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -20,10 +19,8 @@ from sqsdelay.rabbitmq import RabbitMqOutbox
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryStore
 from tests.acceptance.rabbitmq.broker import Broker, Inbox, check_whole
-from tests.patience import PATIENCE_SECONDS
-from tests.services.processes import run
-
-COMMAND = [sys.executable, "-c", "from sqsdelay.cli import main; main()", "dispatch", "orders"]
+from tests.patience import ended
+from tests.services.processes import run, running
 
 GUIDE = Path(__file__).parents[3] / "docs/rabbitmq-stores.md"
 
@@ -56,19 +53,15 @@ def test_a_thousand_messages_are_released_when_due(
     url += "?table=to_rabbitmq"
     with closing(open_store(url, endpoint="orders")) as store:
         store.set_up()
-        dispatcher = subprocess.Popen(
-            [*COMMAND, "--store", url, "--to", broker.url], stderr=subprocess.PIPE, text=True
-        )
-        assert dispatcher.stderr is not None
-        assert "dispatching orders" in dispatcher.stderr.readline()
-        with Inbox(broker.url, "orders") as inbox:
+        command = ("dispatch", "orders", "--store", url, "--to", broker.url)
+        with running(*command, env={}) as dispatcher, Inbox(broker.url, "orders") as inbox:
+            dispatcher.wait_for("dispatching orders")
             store.store(spread(1000, over_ms=3000, first_ms=1000))
             arrivals = inbox.wait(1000)
-        dispatcher.send_signal(signal.SIGTERM)
-        _, errors = dispatcher.communicate(timeout=PATIENCE_SECONDS)
+            dispatcher.process.send_signal(signal.SIGTERM)
+            assert dispatcher.end() == 0, dispatcher.text
         assert store.pending_count() == 0
-    assert dispatcher.returncode == 0, errors
-    assert "stopped; 1000 released" in errors
+    assert "stopped; 1000 released" in dispatcher.text
     check_whole(arrivals, 1000)
 
 
@@ -150,13 +143,8 @@ def test_without_the_extra(tmp_path: Path, command: str) -> None:
     with closing(open_store(url, endpoint="orders")) as store:
         store.set_up()
     names = ("SQSDELAY_DISPATCH_TO", "SQSDELAY_RABBITMQ_URL")
-    done = subprocess.run(
-        [sys.executable, "-c", code, *command.split()],
-        env={**os.environ, "SQSDELAY_STORE": url, **dict.fromkeys(names, "amqp://localhost")},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-    )
+    env = {**os.environ, "SQSDELAY_STORE": url, **dict.fromkeys(names, "amqp://localhost")}
+    done = ended([sys.executable, "-c", code, *command.split()], env=env)
     assert done.returncode == 1
     assert done.stderr == (
         "sqsdelay: RabbitMQ needs pika, which is not installed; run: pip install 'sqsdelay[rabbitmq]'\n"

@@ -6,12 +6,11 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,28 +31,13 @@ from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings, TimeoutSt
 from tests.acceptance.rabbitmq.broker import Broker, Inbox
 from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.network import DeafProxy, TcpProxy
+from tests.services.processes import FORKS, started
 
 TIMEOUTS = "orders.Timeouts"
 DISPATCHER = "orders.TimeoutsDispatcher"
 ERRORS = "orders-delay-error"
 GUIDE = (Path(__file__).parents[3] / "docs/timeout-manager.md").read_text()
-COMMAND = [sys.executable, "-c", "from sqsdelay.cli import main; main()", "timeout-manager"]
 QUICK = TimeoutSettings(wait_seconds=1)
-
-DYING = f"""
-import os, signal, sys
-from sqsdelay.rabbitmq import RabbitMqTimeouts
-from sqsdelay.stores import open_store
-from sqsdelay.timeouts.manager import TimeoutManager
-
-url, store, task = sys.argv[1:]
-transport = RabbitMqTimeouts(url, "orders")
-kill = signal.{signal.SIGKILL.name}
-transport.settle = lambda deliveries: deliveries and os.kill(os.getpid(), kill)
-manager = TimeoutManager(open_store(store, endpoint="orders"), transport)
-getattr(manager, task)()
-"""
-"""A worker that is killed where it would acknowledge what it has done."""
 
 
 @pytest.fixture
@@ -112,31 +96,26 @@ def due(in_ms: int) -> dict[str, Any]:
 
 def test_the_guides_message_arrives_when_it_is_due(broker: Broker, tmp_path: Path) -> None:
     """Set up and served by the command: stored, announced, dispatched, on time; queues are quorum."""
-    process = subprocess.Popen(
-        [*COMMAND, "orders", "--set-up", "--wait", "1", "--json"],
-        env={
-            **os.environ,
-            "SQSDELAY_TIMEOUT_MANAGER_TO": broker.url,
-            "SQSDELAY_STORE": f"sqlite:///{tmp_path}/store.db",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    assert f"serving {TIMEOUTS} and {DISPATCHER}" in process.stderr.readline()
+    env = {
+        "SQSDELAY_TIMEOUT_MANAGER_TO": broker.url,
+        "SQSDELAY_STORE": f"sqlite:///{tmp_path}/store.db",
+    }
+    serve = ("timeout-manager", "orders", "--set-up", "--wait", "1", "--json")
     (sending,) = [
         b for b in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL) if "RabbitMqTimeouts" in b
     ]
     names: dict[str, Any] = {}
-    with Inbox(broker.url, "orders") as inbox:
-        exec(sending.replace("amqp://guest:guest@localhost:5672/%2f", broker.url), names)
-        (arrival,) = inbox.wait(1)
-    assert arrival.at_ms >= names["sent"].due.timestamp() * 1000
-    assert (arrival.body, arrival.properties.message_id) == (b'{"order": 7}', "order-7")
-    process.send_signal(signal.SIGTERM)
-    printed, errors = process.communicate(timeout=PATIENCE_SECONDS)
-    assert process.returncode == 0, errors
+    with started(*serve, env=env) as process:
+        assert process.stderr is not None
+        assert f"serving {TIMEOUTS} and {DISPATCHER}" in process.stderr.readline()
+        with Inbox(broker.url, "orders") as inbox:
+            exec(sending.replace("amqp://guest:guest@localhost:5672/%2f", broker.url), names)
+            (arrival,) = inbox.wait(1)
+        assert arrival.at_ms >= names["sent"].due.timestamp() * 1000
+        assert (arrival.body, arrival.properties.message_id) == (b'{"order": 7}', "order-7")
+        process.send_signal(signal.SIGTERM)
+        printed, errors = process.communicate(timeout=PATIENCE_SECONDS)
+        assert process.returncode == 0, errors
     told = [json.loads(line)["status"] for line in printed.splitlines()]
     assert told == ["stored", "announced", "dispatched"]
     assert [broker.count(q) for q in (TIMEOUTS, DISPATCHER, ERRORS)] == [0, 0, 0]
@@ -393,6 +372,16 @@ def stored(message_id: str, *, in_ms: int = 0, destination: str = "orders") -> S
     )
 
 
-def die(broker: Broker, store_url: str, task: str) -> int:
-    command = [sys.executable, "-c", DYING, broker.url, store_url, task]
-    return subprocess.run(command, timeout=PATIENCE_SECONDS).returncode
+def die(broker: Broker, store_url: str, task: str) -> int | None:
+    """The exit code of a worker that is killed where it would acknowledge what it has done."""
+    process = FORKS.Process(target=_dying, args=(broker.url, store_url, task))
+    process.start()
+    process.join(PATIENCE_SECONDS)
+    return process.exitcode
+
+
+def _dying(url: str, store_url: str, task: str) -> None:
+    transport = RabbitMqTimeouts(url, "orders")
+    killed = partial(os.kill, os.getpid(), signal.SIGKILL)
+    transport.settle = lambda deliveries: deliveries and killed()  # type: ignore[assignment,method-assign]
+    getattr(TimeoutManager(open_store(store_url, endpoint="orders"), transport), task)()

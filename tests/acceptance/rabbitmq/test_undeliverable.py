@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -27,33 +28,33 @@ HELD_UP_MS = 30_000
 """Without a queue that catches them, fewer than 200 have held up others for longer than this."""
 
 
-def test_an_unbound_destination_delays_nobody_else(broker: Broker) -> None:
+def test_an_unbound_destination_delays_nobody_else(shared: Broker) -> None:
     """200 messages for a queue that has gone; others do not wait for them, and none of the 200 is lost."""
-    acme = broker.ready("live", "ghost", prefix="acme")
-    with RabbitMqSender(broker.url, prefix="acme") as sender, Inbox(broker.url, "live") as inbox:
+    acme = shared.ready("live", "ghost", prefix="acme")
+    with RabbitMqSender(shared.url, prefix="acme") as sender, Inbox(shared.url, "live") as inbox:
         ghosts = [RabbitMqMessage(str(n), delay=8, message_id=f"ghost-{n}") for n in range(LOST)]
         assert all(r.error is None for r in sender.send_many("ghost", ghosts))
-        broker.delete_queue("ghost")
+        shared.delete_queue("ghost")
         for n in range(10):
             due = time.time() * 1000 + (1 + n % 4) * 1000
             sender.send("live", str(n), delay=1 + n % 4, headers={"due-ms": str(due)})
         arrivals = inbox.wait(10)
         assert len(arrivals) == 10
         assert all(0 <= arrival.late_ms < HELD_UP_MS for arrival in arrivals)
-    assert broker.wait_count(acme.undeliverable, LOST) == LOST
+    assert shared.wait_count(acme.undeliverable, LOST) == LOST
 
-    wait_for(lambda: len(broker.problems(acme)) == 1)  # the broker's figures are seconds old
-    (warning,) = broker.problems(acme)
+    wait_for(lambda: len(shared.problems(acme)) == 1)  # the broker's figures are seconds old
+    (warning,) = shared.problems(acme)
     assert warning.subject == "endpoint ghost"
     assert warning.text == (
         "200 messages were due, but no queue was bound for it; they wait in acme.delay-undeliverable"
     )
-    assert broker.count(acme.undeliverable) == LOST
+    assert shared.count(acme.undeliverable) == LOST
 
-    broker.queue("ghost")
-    assert bind(broker.url, "ghost", acme) == LOST
-    assert broker.wait_count(acme.undeliverable, 0) == 0
-    arrived = broker.drain("ghost")
+    shared.queue("ghost")
+    assert bind(shared.url, "ghost", acme) == LOST
+    assert shared.wait_count(acme.undeliverable, 0) == 0
+    arrived = shared.drain("ghost")
     assert sorted(int(body) for _, _, body in arrived) == list(range(LOST))
     assert {p.message_id for _, p, _ in arrived} == {f"ghost-{n}" for n in range(LOST)}
 
@@ -98,17 +99,17 @@ def test_a_hand_over_that_stands_on_shared_infrastructure_is_a_problem(broker: B
     wait_for(lambda: found(fatal=True) == ["queue nsb.v2.delay-level-00"])
 
 
-def test_a_user_who_may_not_declare_binds_an_endpoint_that_is_there(broker: Broker) -> None:
+def test_a_user_who_may_not_declare_binds_an_endpoint_that_is_there(shared: Broker) -> None:
     """Its hand-over queue is made by whoever may; without one, the error says what is not allowed."""
-    acme = broker.ready("orders", prefix="acme")
-    with RabbitMqSender(broker.user("writer", configure=""), prefix="acme") as sender:
+    acme = shared.ready("orders", prefix="acme")
+    with RabbitMqSender(shared.user("writer", configure=""), prefix="acme") as sender:
         told = r"access to queue 'acme\.delay-hand-over\.orders"
         with pytest.raises(ConfigurationError, match=told):
             sender.send("orders", "hi", delay=1)
-        bind(broker.url, "orders", acme)
+        bind(shared.url, "orders", acme)
         for _ in range(2):
             sender.send("orders", "hi", delay=1)
-    assert broker.wait_count("orders", 2) == 2
+    assert shared.wait_count("orders", 2) == 2
 
 
 @pytest.mark.parametrize(
@@ -117,13 +118,13 @@ def test_a_user_who_may_not_declare_binds_an_endpoint_that_is_there(broker: Brok
     ids=["many", "names that the refusal cuts"],
 )
 def test_new_endpoints_cost_one_refusal_together(
-    broker: Broker, many: int, prefix: str, name: str
+    shared: Broker, many: int, prefix: str, name: str
 ) -> None:
     """Which of them lack their hand-over queues is not found out one by one; a wrong name fails alone."""
-    acme = broker.ready(prefix=prefix)
+    acme = shared.ready(prefix=prefix)
     names = [f"{name}-{number}" for number in range(many)]
     for name in names:
-        broker.queue(name, {})
+        shared.queue(name, {})
 
     def message(endpoint: str) -> Publication:
         publication = due(acme.delivery_exchange, endpoint)
@@ -137,7 +138,7 @@ def test_new_endpoints_cost_one_refusal_together(
         does(link, *given)
         heard.append(link._heard_at)
 
-    given, spied = parameters(broker.url), partial(patch.object, Link, autospec=True)
+    given, spied = parameters(shared.url), partial(patch.object, Link, autospec=True)
     with (
         closing(Publisher(given, confirm_seconds=PATIENCE_SECONDS)) as publisher,
         spied("_on_binding_refused", side_effect=Link._on_binding_refused) as refused,
@@ -153,23 +154,23 @@ def test_new_endpoints_cost_one_refusal_together(
         publisher.publish(bound)
         assert [isinstance(each.error, QueueMissing) for each in bound] == [False] * many + [True]
     for name in names:
-        assert broker.wait_count(name, 2) == 2
+        assert shared.wait_count(name, 2) == 2
 
 
-def test_a_message_that_cannot_be_written_stays_and_holds_up_no_other(broker: Broker) -> None:
+def test_a_message_that_cannot_be_written_stays_and_holds_up_no_other(shared: Broker) -> None:
     """A large fraction, of another client: pika reads a whole number of more than 64 bits."""
-    acme = broker.ready(prefix="acme")
-    with Connection(broker.url) as connection:
+    acme = shared.ready(prefix="acme")
+    with Connection(shared.url) as connection:
         for headers in ({"score": 1e300}, {}):
             connection.Producer().publish(
                 "x", routing_key(1, "orders"), exchange=acme.delivery_exchange, headers=headers
             )
-    assert broker.wait_count(acme.undeliverable, 2) == 2
-    broker.queue("orders")
+    assert shared.wait_count(acme.undeliverable, 2) == 2
+    shared.queue("orders")
     with pytest.raises(InvalidMessage, match="cannot be written in AMQP"):
-        bind(broker.url, "orders", acme)
-    assert broker.wait_count("orders", 1) == 1
-    assert broker.wait_count(acme.undeliverable, 1) == 1
+        bind(shared.url, "orders", acme)
+    assert shared.wait_count("orders", 1) == 1
+    assert shared.wait_count(acme.undeliverable, 1) == 1
 
 
 def test_a_lost_link_repeats_no_more_than_was_in_hand(broker: Broker) -> None:
@@ -186,7 +187,7 @@ def test_a_lost_link_repeats_no_more_than_was_in_hand(broker: Broker) -> None:
             proxy.down()
             raise QueueUnavailable("away")
 
-        steps = iter([Publisher.publish, Publisher.publish, lose])
+        steps: Iterator[Any] = iter([Publisher.publish, Publisher.publish, lose])
         with (
             patch.object(Publisher, "publish", lambda *given: next(steps)(*given)),
             pytest.raises(QueueUnavailable),
@@ -195,26 +196,26 @@ def test_a_lost_link_repeats_no_more_than_was_in_hand(broker: Broker) -> None:
     wait_for(lambda: 0 < broker.count(acme.undeliverable) <= 60)
 
 
-def test_binding_sends_on_its_own_messages_only(broker: Broker) -> None:
+def test_binding_sends_on_its_own_messages_only(shared: Broker) -> None:
     """What waits for another endpoint stays, through the command line. The second's queue is there, but the
     sender leaves binding it to others. It names its user, whom the broker believes of nobody else."""
-    declare(broker.url, Topology("acme"))
-    url, properties = broker.user("shop"), BasicProperties(user_id="shop")
+    declare(shared.url, Topology("acme"))
+    url, properties = shared.user("shop"), BasicProperties(user_id="shop")
     for name in ("second", "first"):
-        broker.queue(name)
+        shared.queue(name)
         with RabbitMqSender(url, prefix="acme", bind=name == "first") as sender:
             sender.send(name, name, delay=1, properties=properties)
-    broker.delete_queue("first")
-    assert broker.wait_count("acme.delay-undeliverable", 2) == 2
-    assert broker.count("second") == 0
-    broker.delete_queue("second")
-    shown = broker.cli("--prefix", "acme", "verify")
+    shared.delete_queue("first")
+    assert shared.wait_count("acme.delay-undeliverable", 2) == 2
+    assert shared.count("second") == 0
+    shared.delete_queue("second")
+    shown = shared.cli("--prefix", "acme", "verify")
     assert "warning: endpoint first 1 messages were due, but no queue was bound" in shown.stdout
-    missing = broker.cli("--prefix", "acme", "bind", "second")
+    missing = shared.cli("--prefix", "acme", "bind", "second")
     assert missing.returncode == 1
     assert "no queue 'second'" in missing.stderr
-    broker.queue("second")
-    bound = broker.cli("--prefix", "acme", "bind", "second")
+    shared.queue("second")
+    bound = shared.cli("--prefix", "acme", "bind", "second")
     assert bound.stdout == "bound second; 1 undeliverable messages forwarded to it\n"
-    assert broker.wait_count("second", 1) == 1
-    assert broker.wait_count("acme.delay-undeliverable", 1) == 1
+    assert shared.wait_count("second", 1) == 1
+    assert shared.wait_count("acme.delay-undeliverable", 1) == 1

@@ -57,6 +57,11 @@ def test_a_life_begins_with_a_send_after_the_last_has_ended(
     again = replace(told.sent("replayed", after=9000, route=Route.DIRECT), due_ms=lost.due_ms)
     slow = told.sent("slow")
     clock = told.sent("clock")
+    dropped, instead = told.sent("dropped"), told.sent("dropped", after=200, delay=9000)
+    exact = replace(dropped, due_ms=told.T0 + 1_900_400)  # The sender's is an estimate.
+    twice = told.sent("twice")
+    back, back_again = told.sent("back"), told.sent("back", after=4000, delay=2_500_000)
+    soon = replace(back_again, due_ms=told.T0 + 400_000_000)
     events = [
         stopped, told.by_sender(stopped, EventKind.CANCELLED, after=100), anew, told.hop(anew),
         june, told.handed_over(june), told.received(june), july, told.hop(july),
@@ -66,6 +71,15 @@ def test_a_life_begins_with_a_send_after_the_last_has_ended(
         # Its first copy is handed over, and the next month's sent, before the first is received.
         slow, told.handed_over(slow), told.sent("slow", after=1850, delay=90_000), told.received(slow),
         clock, told.handed_over(clock, late_ms=40), by_its_own_clock(clock),
+        # The id is used again, and again, before the delay consumer meets what was cancelled.
+        dropped, instead, told.sent("dropped", after=400, delay=12_000), told.hop(instead),
+        told.consumed(exact, EventKind.CANCELLED, after=900),
+        told.consumed(instead, EventKind.CANCELLED, after=900),
+        back, back_again, told.handed_over(back), told.received(back),
+        told.by_sender(back_again, EventKind.RESCHEDULED, after=5, due_ms=soon.due_ms),
+        told.consumed(soon, EventKind.CANCELLED, after=900),
+        # An idempotent send that is repeated is one message.
+        twice, told.sent("twice", after=60), told.consumed(twice, EventKind.CANCELLED, after=900),
     ]  # fmt: skip
     found = lives_of(spark, tmp_path, events)
     assert {name: [life[0] for life in lives] for name, lives in found.items()} == {
@@ -75,6 +89,9 @@ def test_a_life_begins_with_a_send_after_the_last_has_ended(
         "orders/replayed": ["delivered"],
         "orders/slow": ["delivered", "lost"],
         "orders/clock": ["delivered"],
+        "orders/dropped": ["cancelled", "cancelled", "lost"],
+        "orders/back": ["delivered", "cancelled"],
+        "orders/twice": ["cancelled"],
     }
     assert not any(early for lives in found.values() for _, _, early in lives)
     assert [due for _, due, _ in found["orders/monthly"]] == [june.due_ms, july.due_ms]
