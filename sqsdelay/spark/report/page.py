@@ -120,7 +120,7 @@ def render(
         figures=figures,
         prices=prices,
         store=store,
-        grace=age(figures["grace_seconds"]),
+        grace=f"{figures['grace_seconds']:,} s",
         moment=age(moment_ms // 1000),
         within=WITHIN,
         most_listed=MOST_LISTED,
@@ -173,7 +173,8 @@ def _grid(
     """A table's titles, and of each row the texts, and whether they are bad."""
 
     def bad(row: Mapping[str, Any], name: str) -> bool:
-        return row[name] in _BAD if name == "status" else name in _BAD and bool(row[name])
+        counted = name in _BAD and bool(row[name])
+        return row.get("status") in _BAD if name in ("status", "messages") else counted
 
     known = {name: name.removesuffix("_ms").replace("_", " ").capitalize() for name in names}
     known |= _TITLES | titles

@@ -119,9 +119,8 @@ def _loaded(spark: SparkSession, ledger: str, ledger_format: str) -> DataFrame:
         _ = loaded.columns
         return loaded
     except SPARK_ERRORS as error:
-        raise ConfigurationError(
-            f"ledger {ledger} cannot be read as {ledger_format}: {cause(error)}"
-        ) from error
+        told = f"ledger {ledger} cannot be read as {ledger_format}: {cause(error)}"
+        raise ConfigurationError(told) from error
 
 
 def _of_rows(rows: DataFrame) -> Reading:
@@ -131,8 +130,10 @@ def _of_rows(rows: DataFrame) -> Reading:
             f"the ledger's rows have no column {', '.join(missing)}; there are "
             f"{', '.join(rows.columns)}: name a table of events, with a column for each field"
         )
-    version = f"coalesce(`{names['v']}`, {LEDGER_VERSION})" if "v" in names else f"{LEDGER_VERSION}"
-    rows = rows.withColumn(names.setdefault("v", "v"), F.expr(version))
+    version = F.lit(LEDGER_VERSION)
+    if "v" in names:  # Of its own type: text that is no number is a bad line, not a failed job.
+        version = F.coalesce(names["v"], version.cast(rows.schema[names["v"]].dataType))
+    rows = rows.withColumn(names.setdefault("v", "v"), version)
     known = {name: f"`{names[name]}`" if name in names else "NULL" for name in _FIELDS}
     fields = [f"try_cast({known[name]} AS {kind}) AS {name}" for name, kind in _FIELDS.items()]
     found = rows.selectExpr("'' AS file", "to_json(struct(*)) AS line", *fields)
@@ -167,10 +168,7 @@ _IS_EVENT: Final = " AND ".join(
         f"v = {LEDGER_VERSION} AND event IN {_KINDS} AND source IN {_SOURCES}",
         f"coalesce(route IN {_ROUTES}, true) AND endpoint != '' AND message_id != ''",
         f"at_ms BETWEEN 0 AND {MAX_DUE_MS}",
-        *[
-            f"coalesce({n} BETWEEN {least} AND {most}, true)"
-            for n, (least, most) in _RANGES.items()
-        ],
+        *[f"coalesce({n} BETWEEN {low} AND {high}, true)" for n, (low, high) in _RANGES.items()],
     ]
 )
 """Whether the fields are those of an event that can be reckoned with."""

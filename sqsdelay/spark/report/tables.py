@@ -199,9 +199,8 @@ def _store_costs(messages: DataFrame, prices: Prices, *, as_of_ms: int, store: s
     seconds = f"CAST(floor(sum({parked_ms}) / count(1) / 1000) AS bigint) AS seconds"
     groups = sized.agg(F.expr("count(1) AS parked"), F.expr(seconds))
     of_group = F.udf(amount, "decimal(38,15)", useArrow=False)("parked", "size", "seconds")
-    return groups.groupBy(F.struct("endpoint", "band").alias("key")).agg(
-        F.sum(of_group).alias("store_cost")
-    )
+    key = F.struct("endpoint", "band").alias("key")
+    return groups.groupBy(key).agg(F.sum(of_group).alias("store_cost"))
 
 
 POINTS: Final = 200

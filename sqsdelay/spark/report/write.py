@@ -143,8 +143,10 @@ class NewReport:
         self._uri = hadoop_uri(spark, folder, "--out").rstrip("/")
         by_java = is_uri(folder) and getattr(spark, "_jsc", None) is not None
         self._files: _ByHadoop | _ByArrow
-        self._files = _ByHadoop(spark, self._uri) if by_java else _ByArrow(folder)
         try:
+            self._files = _ByHadoop(spark, self._uri) if by_java else _ByArrow(folder)
+            if self._files.is_file:
+                raise InvalidSetting(f"{folder} is a file; name a folder for the report")
             names = self._files.names()
             numbers = [int(known[1]) for known in map(_TABLES.fullmatch, names) if known]
             if MARK not in names and len(numbers) < len(names):
@@ -209,8 +211,7 @@ class _ByArrow:
 
     def __init__(self, folder: str) -> None:
         self._fs, self._root = opened(folder, "--out")
-        if self._fs.get_file_info(self._root).type is FileType.File:
-            raise InvalidSetting(f"{folder} is a file; name a folder for the report")
+        self.is_file = self._fs.get_file_info(self._root).type is FileType.File
 
     def _at(self, name: str) -> str:
         return f"{self._root}/{name}".rstrip("/")
@@ -239,10 +240,11 @@ class _ByHadoop:
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
         self._uri = uri
-        jvm: Any = spark._jvm
-        context: Any = spark._jsc
-        self._path = jvm.org.apache.hadoop.fs.Path
-        self._fs = self._path(uri).getFileSystem(context.hadoopConfiguration())
+        java: Any = spark
+        self._path = java._jvm.org.apache.hadoop.fs.Path
+        root = self._path(uri)
+        self._fs = root.getFileSystem(java._jsc.hadoopConfiguration())
+        self.is_file = bool(self._fs.exists(root) and self._fs.getFileStatus(root).isFile())
 
     def _at(self, name: str) -> Any:
         return self._path(f"{self._uri}/{name}".rstrip("/"))

@@ -108,6 +108,7 @@ def test_what_never_arrived_has_no_lateness(reported: Reported) -> None:
     page = (report / "report.html").read_text()
     assert page.index("figure-lost") < page.index("figure-delivered") < page.index("figure-pending")
     assert "the 990 lost are not in it" in page
+    assert '<td data-name="Messages" class=" bad">990</td>' in page
 
 
 def test_percentiles_are_some_messages_lateness(reported: Reported) -> None:

@@ -104,17 +104,19 @@ def test_objects_of_a_stream_by_day(spark: SparkSession, tmp_path: Path) -> None
 
 def test_rows_are_events_or_set_aside(spark: SparkSession) -> None:
     """Of a DataFrame, or of a table by its name: columns in any case, of any kind, more than needed."""
-    schema = "EVENT string, at_ms string, endpoint string, message_id string, source string, x int"
-    good = ("sent", str(told.T0), "orders", "m", "sender", 1)
-    rows = spark.createDataFrame([good, ("vanished", *good[1:])], schema)
+    schema = "EVENT string, at_ms string, endpoint string, message_id string, source string, x int, V string"
+    good = ("sent", str(told.T0), "orders", "m", "sender", 1, None)
+    bad = [("vanished", *good[1:]), *((*good[:6], version) for version in ("2", "x"))]
+    rows = spark.createDataFrame([good, *bad], schema)
     rows.createOrReplaceTempView("ledger_rows")
     for ledger in (rows, "ledger_rows"):
         reading = read_ledger(spark, ledger)
         (known,) = judged(gathered(reading.events), as_of_ms=told.T0, grace_ms=0).collect()
         assert (known.message_id, known.status) == ("m", "pending")
-        (aside,) = reading.aside.collect()
-        assert "vanished" in aside.line
-        assert aside.reason
+        aside = sorted(reading.aside.collect())
+        for row, said in zip(aside, ('"V":"2"', '"V":"x"', "vanished"), strict=True):
+            assert row.reason, said
+            assert said in row.line
     with pytest.raises(ConfigurationError, match="no column event, at_ms, endpoint, message_id"):
         read_ledger(spark, spark.range(1))
 
@@ -126,8 +128,10 @@ def test_a_place_that_cannot_be_is_one_line(spark: SparkSession, lake: str, tmp_
         write_report(spark, "x", "nowhere://bucket/report", prices=prices)
     (tmp_path / "lake/mine").mkdir()
     (tmp_path / "lake/mine/thesis.txt").write_text("years of work")
-    with pytest.raises(ConfigurationError, match="is not empty and holds no report"):
-        write_report(spark, "x", f"{lake}/mine", prices=prices)
+    known = {"mine": "is not empty and holds no report", "mine/thesis.txt": "is a file"}
+    for out, words in known.items():
+        with pytest.raises(ConfigurationError, match=words):
+            write_report(spark, "x", f"{lake}/{out}", prices=prices)
     assert (tmp_path / "lake/mine/thesis.txt").exists()
     with pytest.raises(ConfigurationError, match=r"cannot be read as delta: [^\n]+$"):
         read_ledger(spark, str(tmp_path), ledger_format="delta")
