@@ -69,13 +69,12 @@ together = AsyncRabbitMqSender(sender, linger_ms=1)
     ["sender.send('orders', text, delay=1)", "asyncio.run(together.send('orders', text))"],
     ids=["threads", "asyncio"],
 )
-def test_a_rabbitmq_sender(broker: Broker, send: str) -> None:
+def test_a_rabbitmq_sender(shared: Broker, send: str) -> None:
     """Each process has a publishing thread, a connection and an event loop of its own."""
-    broker.queue("orders")
-    assert broker.cli("declare").returncode == 0
-    run(f"{PUBLISHING}def use(text): {send}\n", URL=broker.url)
-    assert broker.wait_count("orders", len(expected())) == len(expected())
-    assert Counter(body.decode() for _, _, body in broker.drain("orders")) == expected()
+    shared.ready("orders")
+    run(f"{PUBLISHING}def use(text): {send}\n", URL=shared.url)
+    assert shared.wait_count("orders", len(expected())) == len(expected())
+    assert Counter(body.decode() for _, _, body in shared.drain("orders")) == expected()
 
 
 def test_a_closed_rabbitmq_sender_stays_closed(broker: Broker) -> None:

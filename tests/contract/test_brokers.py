@@ -30,7 +30,7 @@ from sqsdelay.testing import (
     SenderContract,
 )
 from sqsdelay.testing.broker_contract import MISSING, Received
-from tests.acceptance.rabbitmq.broker import Broker, own_virtual_host
+from tests.acceptance.rabbitmq.broker import Broker
 from tests.guides.page import ROOT
 from tests.services.endpoints import create_endpoint
 
@@ -173,13 +173,11 @@ class TestRabbitMqOutbox(OnRabbitMq, OutboxContract):
 
 
 class TestRabbitMqSender(OnRabbitMq, SenderContract):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def broker(cls, node: Broker) -> Iterator[Broker]:
-        """One for all: what a test sends has arrived at its end."""
-        with own_virtual_host(node.url, node.management_url, "sqsdelay-test senders") as broker:
-            broker.ready("orders")
-            yield broker
+    @pytest.fixture
+    def broker(self, shared: Broker) -> Broker:
+        """What a test sends has arrived at its end."""
+        shared.ready("orders")
+        return shared
 
     @pytest.fixture
     def sender(self, broker: Broker) -> Iterator[Sender[Any]]:

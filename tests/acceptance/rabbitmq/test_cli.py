@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime
 
-from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, declare
+from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender
 from tests.acceptance.rabbitmq.broker import Broker, Inbox
 from tests.patience import wait_for
 from tests.services.processes import started
@@ -61,31 +61,29 @@ def test_a_mistake_is_one_line(broker: Broker) -> None:
         assert "sesame" not in done.stderr
 
 
-def test_an_interrupted_transfer_loses_nothing(broker: Broker) -> None:
+def test_an_interrupted_transfer_loses_nothing(shared: Broker) -> None:
     """Killed half-way and run again: every message is at the target, and none at the source."""
-    old, new = Topology("old"), Topology("new")
-    declare(broker.url, old)
-    declare(broker.url, new)
-    broker.queue("orders")
-    with RabbitMqSender(broker.url, prefix="old") as sender:
+    for prefix in ("old", "new"):
+        shared.ready("orders", prefix=prefix)
+    with RabbitMqSender(shared.url, prefix="old") as sender:
         results = sender.send_many(
             "orders", [RabbitMqMessage("x", delay=100_000, message_id=str(n)) for n in range(MANY)]
         )
     assert all(result.error is None for result in results)
-    arguments = ["--prefix", "old", "transfer", "--to", broker.url, "--to-prefix", "new", "--force"]
+    arguments = ["--prefix", "old", "transfer", "--to", shared.url, "--to-prefix", "new", "--force"]
     arguments.append("--json")
-    with started("rabbitmq", *arguments, env=broker.environment):
-        wait_for(lambda: broker.count("new.delay-level-16"))
-    moved = broker.count("new.delay-level-16")
+    with started("rabbitmq", *arguments, env=shared.environment):
+        wait_for(lambda: shared.count("new.delay-level-16"))
+    moved = shared.count("new.delay-level-16")
     assert 0 < moved < MANY
     # The broker takes back what the killed process held as soon as it sees the connection end.
     # At most the 30 it had in hand are in both.
     there = range(MANY - moved, MANY - moved + 31)
-    wait_for(lambda: broker.count("old.delay-level-16") in there)
-    again = broker.cli(*arguments)
+    wait_for(lambda: shared.count("old.delay-level-16") in there)
+    again = shared.cli(*arguments)
     assert again.returncode == 0, again.stderr
-    assert broker.count("old.delay-level-16") == 0
-    arrived = [properties.message_id for _, properties, _ in broker.drain("new.delay-level-16")]
+    assert shared.count("old.delay-level-16") == 0
+    arrived = [properties.message_id for _, properties, _ in shared.drain("new.delay-level-16")]
     assert set(arrived) == {str(n) for n in range(MANY)}
     assert json.loads(again.stdout)["moved"] == len(arrived) - moved
     assert len(arrived) <= MANY + 30

@@ -20,7 +20,6 @@ from sqsdelay.rabbitmq import (
     RabbitMqMessage,
     RabbitMqRoute,
     RabbitMqSender,
-    Topology,
     declare,
 )
 from tests.acceptance.rabbitmq.broker import Broker, Inbox, check_whole, virtual_host
@@ -71,8 +70,7 @@ def test_the_seeds_walk_hop_by_hop(shared: Broker) -> None:
 
 def test_everything_on_a_message_arrives(shared: Broker) -> None:
     """Properties, typed headers and bytes are as sent; the delay and the message id are added."""
-    shared.queue("orders")
-    declare(shared.url, Topology("acme"))
+    shared.ready("orders", prefix="acme")
     given = pika.BasicProperties(
         content_type="application/json",
         correlation_id="c-1",

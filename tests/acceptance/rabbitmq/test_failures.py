@@ -22,7 +22,6 @@ from sqsdelay.rabbitmq import (
     RabbitMqMessage,
     RabbitMqSender,
     RabbitMqSendResult,
-    Topology,
     bind,
     declare,
     transfer,
@@ -272,9 +271,7 @@ def test_one_bad_message_fails_alone(broker: Broker) -> None:
 
 def test_a_transfer_keeps_the_time_left(shared: Broker) -> None:
     """Due when it was due before; a destination missing at the target keeps its messages where they were."""
-    old, new = Topology("old"), Topology("new")
-    declare(shared.url, old)
-    declare(shared.url, new)
+    old, new = (shared.ready(prefix=prefix) for prefix in ("old", "new"))
     for name in ("orders", "gone"):
         shared.queue(name)
     with RabbitMqSender(shared.url, prefix="old") as sender, Inbox(shared.url, "orders") as inbox:

@@ -24,8 +24,7 @@ def stuck(broker: Broker) -> None:
     The catch-all is taken away, so that the hand-over queue holds them, as a level does on ``nsb.v2``
     without its policy.
     """
-    declare(broker.url, STUCK)
-    broker.queue("ghost")
+    broker.ready("ghost", prefix="stuck")
     with RabbitMqSender(broker.url, prefix=STUCK.prefix) as sender:
         results = sender.send_many("ghost", [RabbitMqMessage(str(n), delay=1) for n in range(MANY)])
         assert [result.error for result in results] == [None] * MANY
@@ -71,8 +70,7 @@ def test_what_is_handed_over_is_counted_or_its_loss_is_a_decision(broker: Broker
     assert f"endpoint ghost {MANY} messages are due, and wait in {HAND_OVER}" in told
 
     # What waits is moved, what is handed over is reported, and the exit code says that some stayed.
-    declare(broker.url, Topology("new"))
-    broker.queue("orders")
+    broker.ready("orders", prefix="new")
     with RabbitMqSender(broker.url, prefix="stuck") as sender:
         sender.send("orders", "later", delay=10_000)
     move = ("transfer", "--to-prefix", "new", "--to", broker.url, "--json")

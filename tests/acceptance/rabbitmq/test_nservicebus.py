@@ -99,8 +99,7 @@ def test_declared_by_nservicebus_first(broker: Broker) -> None:
 
 def test_declared_by_us_first(broker: Broker) -> None:
     """It finds ours equal; its message reaches our queue at the delay it asked for."""
-    declare(broker.url, SHARED)
-    broker.queue("orders")
+    broker.ready("orders", prefix="nsb.v2")
     bind(broker.url, "orders", SHARED, conventional=True)
     with broker.channel() as channel:
         channel.confirm_delivery()
@@ -146,9 +145,8 @@ def test_a_declaration_says_if_the_policy_could_not_be_looked_for(broker: Broker
 
 def test_two_infrastructures_side_by_side(broker: Broker) -> None:
     """A prefix makes one that NServiceBus's teardown does not touch."""
-    declare(broker.url, SHARED)
-    declare(broker.url, Topology("acme"))
-    broker.queue("orders")
+    broker.ready(prefix="nsb.v2")
+    broker.ready("orders", prefix="acme")
     with (
         RabbitMqSender(broker.url, prefix="acme") as ours,
         RabbitMqSender(broker.url, prefix="nsb.v2", without_alternate_exchange=True) as shared,
@@ -166,8 +164,7 @@ def test_two_infrastructures_side_by_side(broker: Broker) -> None:
 def test_joining_without_the_policy_is_a_decision(broker: Broker) -> None:
     """There a message for a queue that has gone holds up everyone's; the default joins nobody."""
     assert Topology().prefix == "sqsdelay"
-    declare(broker.url, SHARED)
-    broker.queue("orders")
+    broker.ready("orders", prefix="nsb.v2")
     with RabbitMqSender(broker.url, prefix="nsb.v2") as sender:
         assert sender.send("orders", "at once").error is None
         with pytest.raises(ConfigurationError, match="has no alternate exchange") as caught:
