@@ -82,11 +82,11 @@ def test_many_messages_share_their_requests(site: Site) -> None:
 def test_what_was_not_sent_is_not_recorded(site: Site) -> None:
     """Neither what is refused beforehand, nor what SQS refuses."""
     site.queues.refuse("odd")
-    messages = [Message("odd", message_id="a"), Message("", message_id="b"), Message("x")]
+    messages = [Message("odd", message_id="a"), Message("", message_id="b"), Message("x", delay=60)]
     results = site.new_sender().send_many("orders", messages)
     assert [result.error is None for result in results] == [False, False, True]
     (sent,) = site.told()
-    assert sent.message_id == results[2].message_id
+    assert (sent.message_id, sent.timer_seconds) == (results[2].message_id, 60)
 
 
 def test_a_message_sent_into_the_store(site: Site) -> None:
@@ -96,6 +96,8 @@ def test_a_message_sent_into_the_store(site: Site) -> None:
     (sent,) = site.told()
     assert (sent.route, sent.batch, sent.sqs_message_id) == (Route.STORE, None, None)
     assert sent.size == size_of("é", {"a": {"DataType": "Number", "StringValue": "1"}})
+    sender.cancel("orders", "m")
+    assert [(e.kind, e.endpoint) for e in site.told()] == [(EventKind.CANCELLED, "orders")]
 
 
 def test_hops_and_hand_over_carry_the_exact_due_time(site: Site) -> None:
