@@ -485,7 +485,7 @@ def test_a_group_tells_first_sending_trace_and_fifo_ids() -> None:
     """All that decides what becomes of a copy later."""
     copy = a_copy(
         {"A": string("1")},
-        body="b",
+        body="é",
         received_at=1.0,
         sent_ms=2_000,
         first_receive_ms=3_000,
@@ -495,6 +495,7 @@ def test_a_group_tells_first_sending_trace_and_fifo_ids() -> None:
         trace_header="Root=1",
     )
     outer = OutgoingMessage(group_of([packed(copy)]), {}, 1)
+    assert '"é"' in outer.body  # escaped, it would be three times as long
     received = ReceivedMessage(outer.body, {}, "outer", "g", 9.0, 5_000, 6_000, 4)
     [found] = unpacked(received)
     assert (found.message_id, found.first_sent_ms, found.sent_ms) == ("m", 1000, 2000)
