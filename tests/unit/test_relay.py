@@ -24,7 +24,6 @@ from sqsdelay.core.message import (
     string,
 )
 from sqsdelay.core.outgoing import TraceHeader
-from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
@@ -467,7 +466,7 @@ def test_a_timer_stays_as_it_was_where_the_time_is_not_known_any_more(
     site.clock.advance(900)
     decided = iter([site.clock.true_ms])
 
-    def broker_now(_: ReceivedMessage) -> int:
+    def broker_now() -> int:
         now_ms = next(decided, None)
         if now_ms is None:
             raise QueueUnavailable("gone")
