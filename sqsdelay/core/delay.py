@@ -300,11 +300,12 @@ class BrokerClock:
                 best = proof
             elif asked_at is None:
                 return
-            dated = [each for each in self._proofs if each.asked_at is not None]
-            latest_ms = self._latest_ms(dated[-1:] if asked_at else dated, mono, wall_ms)
+            dates = self._proofs if asked_at is None else [proof]
+            latest_ms = self._latest_ms(dates, mono, wall_ms)
             if latest_ms is not None and self._now_ms(best, mono) > latest_ms + MACHINES_APART_MS:
+                dated = (each for each in self._proofs if each.asked_at is not None)
                 self._proofs = deque(dated, _PROOFS_KEPT)
-                best = max(dated, key=self._lead_ms)
+                best = max(self._proofs, key=self._lead_ms)
             self._best = best
 
     @property

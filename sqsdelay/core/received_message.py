@@ -4,7 +4,6 @@ to, when that is due, and the ids it has for a FIFO queue."""
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,7 +17,6 @@ from sqsdelay.errors import MalformedMessage
 
 _TEXTS: Final = ("MessageGroupId", "MessageDeduplicationId", "AWSTraceHeader")
 """System attributes that are passed on."""
-_WHOLE_NUMBER: Final = re.compile(r"\d{1,15}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +181,8 @@ def _text(value: Any) -> str | None:
 
 def whole_number(text: Any) -> int | None:
     """A non-negative number of at most 15 ASCII digits; None for anything else."""
-    return int(text) if isinstance(text, str) and _WHOLE_NUMBER.fullmatch(text) else None
+    whole = isinstance(text, str) and len(text) <= 15 and text.isascii() and text.isdigit()
+    return int(text) if whole else None
 
 
 @dataclass(frozen=True, slots=True)
