@@ -203,23 +203,21 @@ class Staged:
 def insist(call: Callable[[], _Answer], seconds: float) -> _Answer:
     """Do what S3 may refuse for a while, again for so many seconds: hours of staging depend on it. Only what
     S3 itself did not take is tried again, not what a job has found out for good. Raises StoreUnavailable."""
-    for attempt in tenacity.Retrying(
+    patient = tenacity.Retrying(
         stop=tenacity.stop_after_delay(seconds),
         wait=RETRY_WAIT,
         retry=tenacity.retry_if_exception(
             lambda error: isinstance(error, StoreUnavailable) and error.__cause__ is not None
         ),
         reraise=True,
-    ):
-        with attempt:
-            return call()
-    raise AssertionError("the last attempt returns or raises")
+    )
+    return patient(call)
 
 
 NUMBERS: Final = ("repeated", "already_sent", "throttled", "retried")
 """What is counted besides rows sent and rejected."""
 
-_EXAMPLES_CHARS: Final = 200
+_EXAMPLES_BYTES: Final = 200
 """Of all examples in a task's report. Spark gathers the reports of all tasks in the driver, and ends a job
 when they come to more than ``spark.driver.maxResultSize``, after everything was sent."""
 
@@ -271,10 +269,11 @@ class Counts:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def reported(self) -> Counts:
-        """What the driver is told: examples share `_EXAMPLES_CHARS`, whatever was rejected."""
-        most = _EXAMPLES_CHARS // max(1, len(self.examples))
-        examples = self.examples.items()
-        short = {kind: f"{text[: most - 1]}…" if text[most:] else text for kind, text in examples}
+        """What the driver is told: examples share `_EXAMPLES_BYTES`, whatever was rejected."""
+        most, short = _EXAMPLES_BYTES // max(1, len(self.examples)), dict[str, str]()
+        for kind, text in self.examples.items():
+            cut = text.encode()[:most].decode(errors="ignore")
+            short[kind] = text if cut == text else f"{cut}…"
         return replace(self, examples=short)
 
     def why(self) -> str:
