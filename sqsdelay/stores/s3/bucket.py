@@ -146,11 +146,10 @@ class ObjectBucket(Calls):
         return None
 
     def exists(self, key: str) -> bool:
-        try:
+        with suppress(Gone):
             self._call(self.client.head_object, Key=key)
-        except Gone:
-            return False
-        return True
+            return True
+        return False
 
     def delete(self, *keys: str) -> None:
         """Delete objects, one after the other in this order; S3 takes nothing for that."""
