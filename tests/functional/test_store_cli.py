@@ -22,7 +22,7 @@ from sqsdelay.cli.waiting import EXIT_REQUESTED
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
 from tests.services.endpoints import create_endpoint
-from tests.services.processes import run, started
+from tests.services.processes import Process, run, started
 
 
 class CommandLine:
@@ -40,7 +40,7 @@ class CommandLine:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def started(self, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    def started(self, *arguments: str) -> AbstractContextManager[Process]:
         return started(*arguments, env=self.environment)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 import time
 import uuid
 from pathlib import Path
@@ -19,6 +18,7 @@ from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.timeouts.manager import TimeoutSettings
 from tests.functional.test_store_cli import CommandLine, created
 from tests.patience import PATIENCE_SECONDS
+from tests.services.processes import Process
 
 GUIDE = (Path(__file__).parents[2] / "docs/timeout-manager.md").read_text()
 
@@ -28,7 +28,7 @@ def cli(tmp_path: Path, local_aws: LocalAws) -> CommandLine:
     return CommandLine(tmp_path, local_aws.environment())
 
 
-def lines_until(process: subprocess.Popen[str], status: str) -> list[Any]:
+def lines_until(process: Process, status: str) -> list[Any]:
     """What the command printed, up to a message of this status."""
     assert process.stdout is not None
     lines: list[Any] = []
