@@ -19,7 +19,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.limits import MAX_MESSAGE_BYTES
 from sqsdelay.s3 import BodyReader, Bucket
 from sqsdelay.sqs import create_endpoint
-from tests.infra.resources import Templates, logical_id, only
+from tests.infra.conftest import Templates, logical_id, only
 
 LARGE = "x" * (MAX_MESSAGE_BYTES + 1)
 ACTIONS = {

@@ -26,7 +26,7 @@ from sqsdelay.core.limits import (
 from sqsdelay.cost.strategies import WATCHED
 from sqsdelay.operating.status import OVERDUE_MARGIN_SECONDS, OVERDUE_MS
 from sqsdelay.sqs.endpoints import delay_queue_attributes, delay_queue_problems
-from tests.infra.resources import Templates, arn, logical_id, only, working
+from tests.infra.conftest import Templates, arn, logical_id, only, working
 
 HOLDING = {"AWS::SQS::Queue", "AWS::DynamoDB::Table", "AWS::S3::Bucket"}
 

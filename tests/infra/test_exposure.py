@@ -9,7 +9,7 @@ from aws_cdk.assertions import Template
 
 from sqsdelay.cdk import function_names
 from tests.acceptance.iam.grants import granted, listed
-from tests.infra.resources import Templates
+from tests.infra.conftest import Templates
 
 VARIABLES = {
     function_names.ENDPOINT_VARIABLE,

@@ -18,8 +18,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.limits import DELAY_QUEUE_VISIBILITY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.errors import InvalidEndpoint
 from sqsdelay.sqs.endpoints import due_queue_attributes, fifo_queue_attributes, waiting_problems
-from tests.infra.conftest import CONTEXT
-from tests.infra.resources import Templates, arn, logical_id, only, statements
+from tests.infra.conftest import CONTEXT, Templates, arn, logical_id, only, statements
 
 QUEUES = {
     "orders.fifo",

@@ -32,7 +32,7 @@ from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import DynamoDbStore, table_definition
 from sqsdelay.stores.dynamodb.layout import EXPIRY
 from sqsdelay.stores.shared import DEFAULT_LEASE_SECONDS
-from tests.infra.resources import Templates, actions, arn, function, logical_id, only, statements
+from tests.infra.conftest import Templates, actions, arn, function, logical_id, only, statements
 from tests.messages import a_message
 
 

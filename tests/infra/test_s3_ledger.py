@@ -15,8 +15,7 @@ from sqsdelay.cdk import function_names
 from sqsdelay.cdk.ledger import BUFFERED_SECONDS, LATE_SECONDS
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.errors import ConfigurationError
-from tests.infra.conftest import KEY
-from tests.infra.resources import Templates, logical_id, only, working
+from tests.infra.conftest import KEY, Templates, logical_id, only, working
 
 STREAM = "AWS::KinesisFirehose::DeliveryStream"
 

@@ -31,7 +31,7 @@ from sqsdelay.relaying.outcomes import RelaySettings, Status
 from sqsdelay.sqs import create_endpoint
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import S3Store
-from tests.infra.resources import Templates, actions, arn, function, logical_id, only, statements
+from tests.infra.conftest import Templates, actions, arn, function, logical_id, only, statements
 from tests.messages import a_message
 
 BUCKET = "parked"
