@@ -15,18 +15,15 @@ import boto3
 import pytest
 import time_machine
 from moto import mock_aws
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from lambdas.dispatcher import handler as module
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import QueueUnavailable, StoreMissing
 from sqsdelay.ledger.events import EventKind, from_json
-from sqsdelay.opentelemetry import OpenTelemetryTracing
 from sqsdelay.ports.queues import Failure
 from sqsdelay.stores import DynamoDbStore
+from tests.functional.test_handler import traced
 from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS
 from tests.services.endpoints import create_endpoint
@@ -85,12 +82,7 @@ def test_a_release_begins_a_trace_linked_to_the_send(
     sqs: Any, store: DynamoDbStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The header that the message was stored with names the span of its send."""
-    spans = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(spans))
-    monkeypatch.setattr(
-        module, "if_installed", lambda ledger: (OpenTelemetryTracing(provider), ledger)
-    )
+    spans = traced(module, monkeypatch)
     header = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
     store.store([replace(parked("now", -5), trace_header=header)])
     assert module.handler({}, Context())["released"] == 1

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import boto3
@@ -277,16 +278,20 @@ def test_lambdas_own_trace_header_does_not_travel_on(
     assert not [headers for headers in calls if "x-amzn-trace-id" in headers]
 
 
+def traced(function: ModuleType, monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    """Its spans, as where the layer that traces functions brings OpenTelemetry."""
+    spans, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    tracing = OpenTelemetryTracing(provider)
+    monkeypatch.setattr(function, "if_installed", lambda ledger: (tracing, ledger))
+    return spans
+
+
 def test_a_delivery_begins_a_trace_linked_to_the_send(
     sqs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the layer that traces functions brings OpenTelemetry."""
-    spans = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(spans))
-    monkeypatch.setattr(
-        module, "if_installed", lambda ledger: (OpenTelemetryTracing(provider), ledger)
-    )
+    """A span of its own, which names the one of the send."""
+    spans = traced(module, monkeypatch)
     due = record("now", "900")
     header = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
     due["attributes"]["AWSTraceHeader"] = header

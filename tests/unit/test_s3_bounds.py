@@ -124,7 +124,7 @@ def test_what_is_due_goes_before_housekeeping(parked: Parked, count: int) -> Non
     assert parked.s3.requests.total() - parked.s3.requests["ListObjectsV2"] <= 3 * 500
 
 
-@pytest.mark.parametrize("count", [2_000, pytest.param(4_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [2_100, pytest.param(4_000, marks=pytest.mark.nightly)])
 def test_what_is_always_due_does_not_keep_the_wheel_from_turning(
     parked: Parked, count: int
 ) -> None:
@@ -169,13 +169,13 @@ def test_a_turn_ends_in_time_and_goes_on_where_it_stopped(parked: Parked, count:
 
 @pytest.mark.parametrize("count", [600, pytest.param(1_200, marks=pytest.mark.nightly)])
 def test_a_turn_ends_before_something_is_due(parked: Parked, count: int) -> None:
-    """What is due in five seconds is claimed in five seconds, though much is to be merged."""
+    """What is due in five seconds is claimed within six, though much is to be merged."""
     parked.one_object_each(count, parked.clock.now_ms() + 600_000)
     due_ms = parked.clock.now_ms() + 5_000
     parked.store.store(parked.messages(1, 10, due_ms))
-    parked.request_ms = 1_200 / count
+    parked.request_ms = 4
     while not parked.claimed():
-        assert parked.clock.now_ms() - due_ms < 5_000
+        assert parked.clock.now_ms() - due_ms < 1_000
 
 
 def test_no_turn_is_begun_that_cannot_be_ended(parked: Parked) -> None:
