@@ -76,18 +76,19 @@ def test_far_messages_gather_in_the_parking_queue_and_are_parked_together(
 @pytest.mark.nightly
 @pytest.mark.last
 def test_a_second_deploy_keeps_the_bucket_and_lets_go_by_name_only(
-    aws: LocalAws, cdk: CdkCommand, app: Apps, wheel: dict[str, str]
+    aws: LocalAws, cdk: CdkCommand, app: Apps, wheel: dict[str, str], store: S3Store
 ) -> None:
     """The same again changes nothing; without the store it is refused; ``none`` keeps what waits."""
+    far = ("--delay", "30d", "--store", wheel["StoreUrl"])
+    sqsdelay(aws, "send", "wheel", "--body", "waits", *far)
+    assert (parked := len(store.pending(10)))
     assert cdk.deploy(STACK, *app("first")) == {STACK: wheel}
     with pytest.raises(CdkFailed, match="the stack has a store in S3"):
         cdk.deploy(STACK, *app("forgotten"))
     [outputs] = cdk.deploy(STACK, *app("given up")).values()
     assert "StoreUrl" not in outputs
-    bucket = wheel["StoreUrl"].removeprefix("s3://")
-    assert aws.client("s3").list_objects_v2(Bucket=bucket)["KeyCount"] > 0
     assert given_up(aws, "wheel") == [
-        ("(store)", "1 parked", f"run sqsdelay dispatch wheel --store {wheel['StoreUrl']}")
+        ("(store)", f"{parked} parked", f"run sqsdelay dispatch wheel --store {wheel['StoreUrl']}")
     ]
     aws.client("sqs").send_message(QueueUrl=wheel["ParkingQueueUrl"], MessageBody="group")
     told = given_up(aws, "wheel")[1]
