@@ -26,7 +26,7 @@ from sqsdelay.stores import DynamoDbStore
 from tests.functional.test_handler import traced
 from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS
-from tests.services.endpoints import create_endpoint
+from tests.services.endpoints import create_endpoint, in_queue
 from tests.services.lambda_function import Context
 
 START = datetime(2027, 3, 1, 12, tzinfo=UTC)
@@ -73,7 +73,7 @@ def test_releases_what_is_due_within_a_message_timer(sqs: Any, store: DynamoDbSt
     attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
     assert attributes["ApproximateNumberOfMessages"] == "1"
     assert attributes["ApproximateNumberOfMessagesDelayed"] == "1"
-    (received,) = sqs.receive_message(QueueUrl=url, MessageAttributeNames=["All"])["Messages"]
+    (received,) = in_queue(sqs, url)
     assert received["Body"] == "body of now"
     assert received["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == "now"
 
@@ -96,8 +96,7 @@ def test_what_cannot_be_sent_is_rejected_with_a_reason(sqs: Any, store: DynamoDb
     store.store([parked("lost", 0, destination="nowhere"), parked("good", 1)])
     counts = module.handler({}, Context())
     assert (counts["released"], counts["rejected"]) == (1, 1)
-    url = sqs.get_queue_url(QueueName="orders-delay-error")["QueueUrl"]
-    (received,) = sqs.receive_message(QueueUrl=url, MessageAttributeNames=["All"])["Messages"]
+    (received,) = in_queue(sqs, "orders-delay-error")
     about = json.loads(received["MessageAttributes"]["sqsdelay.Error"]["StringValue"])
     assert "nowhere does not exist" in about["reason"]
     assert (about["messageId"], about["destination"]) == ("lost", "nowhere")
@@ -276,10 +275,8 @@ def test_a_run_cut_off_hands_over_to_the_next(
 
 def received(sqs: Any) -> Counter[str]:
     """The ids of all messages in the endpoint's queue, and how often each is there."""
-    url, found = sqs.get_queue_url(QueueName="orders")["QueueUrl"], Counter[str]()
-    while answer := sqs.receive_message(
-        QueueUrl=url, MaxNumberOfMessages=10, MessageAttributeNames=["All"]
-    ).get("Messages"):
+    found = Counter[str]()
+    while answer := in_queue(sqs, "orders"):
         found.update(m["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] for m in answer)
     return found
 

@@ -37,7 +37,7 @@ from sqsdelay.ledger.firehose import CALL_SECONDS
 from sqsdelay.opentelemetry import OpenTelemetryTracing
 from sqsdelay.stores import open_store
 from tests.patience import PATIENCE_SECONDS
-from tests.services.endpoints import create_endpoint
+from tests.services.endpoints import create_endpoint, in_queue
 from tests.services.lambda_function import Context
 
 START = datetime(2027, 3, 1, 12, tzinfo=UTC)
@@ -105,11 +105,6 @@ def record(message_id: str, delay_seconds: str | None, **attributes: Any) -> dic
 
 def url_of(sqs: Any, name: str) -> str:
     return str(sqs.get_queue_url(QueueName=name)["QueueUrl"])
-
-
-def in_queue(sqs: Any, name: str) -> list[Any]:
-    given = {"MaxNumberOfMessages": 10, "MessageAttributeNames": ["All"]}
-    return list(sqs.receive_message(QueueUrl=url_of(sqs, name), **given).get("Messages", []))
 
 
 def delayed(sqs: Any, name: str) -> str:

@@ -23,7 +23,7 @@ import pytest
 from sqsdelay.cli.waiting import EXIT_REQUESTED
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
-from tests.services.endpoints import create_endpoint
+from tests.services.endpoints import create_endpoint, in_queue
 from tests.services.processes import Process, run, started
 
 
@@ -190,14 +190,6 @@ def created(cli: CommandLine, aws: LocalAws) -> str:
     return name
 
 
-def received(client: Any, name: str) -> list[Any]:
-    url = client.get_queue_url(QueueName=name)["QueueUrl"]
-    answer = client.receive_message(
-        QueueUrl=url, WaitTimeSeconds=5, MaxNumberOfMessages=10, MessageAttributeNames=["All"]
-    )
-    return list(answer.get("Messages", []))
-
-
 def test_two_dozen_processes_cancel_at_once_in_s3(cli: CommandLine) -> None:
     """Messages of one object, and amendments of one shard's neighbours: none is told to try again."""
     bucket = f"s3://{uuid.uuid4()}"
@@ -228,7 +220,7 @@ def test_dispatch_delivers_when_due(cli: CommandLine, local_aws: LocalAws) -> No
         assert released["late_ms"] >= 0  # how late it is, is the machine's
         messages: list[Any] = []
         while not messages and time.time() < due + PATIENCE_SECONDS:
-            messages = received(client, name)
+            messages = in_queue(client, name, wait=5)
         arrived = time.time()
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=PATIENCE_SECONDS)

@@ -18,6 +18,7 @@ from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.timeouts.manager import TimeoutSettings
 from tests.functional.test_store_cli import CommandLine, created
 from tests.patience import PATIENCE_SECONDS
+from tests.services.endpoints import in_queue
 from tests.services.processes import Process
 
 GUIDE = (Path(__file__).parents[2] / "docs/timeout-manager.md").read_text()
@@ -65,11 +66,7 @@ def test_the_guides_message_arrives_when_it_is_due(
         told = [(line["message_id"], line["status"]) for line in lines]
         assert told == [("order-7", step) for step in steps]
         assert dispatched_at >= names["sent"].due.timestamp()
-        client = aws_here.client("sqs")
-        url = client.get_queue_url(QueueName=name)["QueueUrl"]
-        (message,) = client.receive_message(
-            QueueUrl=url, WaitTimeSeconds=5, MessageAttributeNames=["All"]
-        )["Messages"]
+        (message,) = in_queue(aws_here.client("sqs"), name, wait=5)
         assert message["Body"] == '{"order": 7}'
         assert message["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == "order-7"
         process.send_signal(signal.SIGTERM)

@@ -16,6 +16,7 @@ from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.limits import MAX_MESSAGE_BYTES
 from sqsdelay.s3 import BodyReader, Bucket
 from tests.infra.conftest import Calls, Templates, actions, logical_id, only, policies
+from tests.services.endpoints import in_queue
 
 LARGE = "x" * (MAX_MESSAGE_BYTES + 1)
 
@@ -71,9 +72,8 @@ def large_message() -> dict[str, Any]:
     boto3.Session().client("s3").create_bucket(Bucket="bodies")
     client = boto3.client("sqs")
     DelaySender(client, large_bodies=Bucket("bodies")).send("orders", LARGE)
-    url = client.get_queue_url(QueueName="orders")["QueueUrl"]
-    [message] = client.receive_message(QueueUrl=url, MessageAttributeNames=["All"])["Messages"]
-    return dict(message)
+    [message] = in_queue(client, "orders")
+    return message
 
 
 def test_grant_send_covers_every_call_on_the_bucket(
