@@ -18,7 +18,7 @@ import sqsdelay
 import sqsdelay.rabbitmq as adapter
 from sqsdelay import unrestricted
 from tests.approved import payloads, public_face
-from tests.approved.doors import DOORS, offered
+from tests.approved.public_face import DOORS, offered
 from tests.patience import ended
 
 
