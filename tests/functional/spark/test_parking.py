@@ -24,6 +24,7 @@ from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.rows import Rows, derived_id
+from sqsdelay.spark.sink.run import Run
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.stores import open_store, table_definition
 from sqsdelay.testing import InMemoryQueues, ManualClock
@@ -173,11 +174,9 @@ def test_two_attempts_at_the_same_time(job: Job) -> None:
     )
 
     def attempt(store: DelayedMessageStore) -> Task:
-        rows = Rows(
-            columns=Columns(names=frozenset(batch.schema.names)),
-            options=Options(endpoint=job.endpoint, retry_seconds=0),
-            delay_start_ms=0,
-        )
+        columns = Columns(names=frozenset(batch.schema.names))
+        options = Options(endpoint=job.endpoint, retry_seconds=0)
+        rows = Rows(columns, options, Run(began_ms=0, delay_start_ms=0))
         sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(store)))
         task = Task(rows=rows, sender=sender)
         assert list(task.send([batch])) == []
