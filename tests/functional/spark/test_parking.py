@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import sqlite3
 import uuid
@@ -28,7 +27,7 @@ from sqsdelay.spark.sink.run import Run
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.stores import open_store, table_definition
 from sqsdelay.testing import InMemoryQueues, ManualClock
-from tests.functional.spark.sent import ids
+from tests.functional.spark.sent import ids, save
 from tests.services.network import TcpProxy
 
 if TYPE_CHECKING:
@@ -61,12 +60,7 @@ class Job:
         """What a run counts."""
         given: dict[str, Any] = {"key": "order_id", "job": job}
         given |= {"rejects": self._folder / "rejects"} | options
-        summary = self._folder / "summary.json"
-        writer = rows.write.format("sqsdelay").options(
-            endpoint=self.endpoint, store=self.url, summary=str(summary), **given
-        )
-        writer.mode("append").save()
-        return dict(json.loads(summary.read_text()))
+        return save(rows, endpoint=self.endpoint, store=self.url, **given)
 
     @contextlib.contextmanager
     def store(self) -> Any:
