@@ -77,7 +77,8 @@ class Job:
         runs = {} if self.run.job is None else self.record()[1]
         bucket, ids, contents, keys = self._bucket, array("q"), array("q"), list[str]()
         for batch, run in runs.items():
-            # The remainder of one hash by both numbers agrees in what the numbers have in common.
+            # Whose rows may be this task's: the remainder of one hash by both numbers agrees in what the
+            # numbers have in common.
             common = gcd(run["parts"], parts)
             ours = (a for a in run["attempts"] if (int(a.partition("x")[0]) - part) % common == 0)
             keys += [self._beside(batch, attempt) for attempt in ours]
