@@ -62,13 +62,14 @@ def group_of(packed_copies: Iterable[str]) -> str:
 
 
 def unpacked(group: ReceivedMessage) -> Sequence[ReceivedMessage]:
-    """The copies of a group, or the one that a schedule sent, as it was received, received as often. A group
-    that cannot be read is one copy, which says so in ``unreadable``: it is rejected whole."""
+    """The copies of a group, or the one that a schedule sent, as it was received, received as often. They
+    have no receive stamp: what a body claims, SQS did not tell. A group that cannot be read is one copy,
+    which says so in ``unreadable``: it is rejected whole."""
 
     def copy(record: dict[str, Any]) -> ReceivedMessage:
         received = {**record, "receiptHandle": group.receipt_handle}
         found = from_lambda_event(received, received_at=group.received_at)
-        return replace(found, receive_count=group.receive_count)
+        return replace(found, receive_count=group.receive_count, first_receive_ms=None)
 
     try:
         if COPY in group.attributes:
@@ -95,13 +96,11 @@ def forwards(endpoint: Endpoint, outcomes: Iterable[Outcome]) -> list[Move]:
     """Moves of these outcomes' copies to the parking queue: as few messages as hold them."""
     moves, texts = list[Move](), list[str]()
     for outcome in outcomes:
-        text = packed(outcome.copy)
-        body = group_of([*texts, text])
-        if not moves or size_of(body, {}) > GROUP_BYTES:
-            body, texts = group_of([text]), []
-            moves.append(Move(endpoint.parking_queue, OutgoingMessage("", {}, 0), []))
-        texts.append(text)
-        moves[-1].entry = OutgoingMessage(body, {}, size_of(body, {}), delay_seconds=0)
+        texts.append(packed(outcome.copy))
+        if not moves or size_of(group_of(texts), {}) > GROUP_BYTES:
+            texts = texts[-1:]
+            moves.append(Move(endpoint.parking_queue, OutgoingMessage("", {}), []))
+        moves[-1].entry = OutgoingMessage(group_of(texts), {}, delay_seconds=0)
         moves[-1].settled.append(outcome)
     return moves
 
@@ -236,26 +235,21 @@ class InHand:
     gathered: int = 0
 
 
+@dataclass(eq=False)
 class Intake:
     """Receives from a relay's queue for a worker, and keeps hidden what the relay works on. Thread-safe.
     Received copies stay hidden for ``seconds``, 1 to 180; for longer only while `extend` is called, and never
     for more than 180 s in all: a second attempt on a copy must still deduplicate against the first. Copies
     for a store that takes groups are gathered from all receivers."""
 
-    def __init__(
-        self,
-        queues: Queues,
-        relay: Relay,
-        clock: Clock,
-        *,
-        seconds: int = limits.WORKER_VISIBILITY_SECONDS,
-    ) -> None:
-        self.relay = relay
-        self.most = relay.stored_at_once
-        self._queues = queues
-        self.clock = clock
-        self._seconds = seconds
-        self.beat_seconds = seconds / BEATS
+    queues: Queues
+    relay: Relay
+    clock: Clock
+    seconds: int = limits.WORKER_VISIBILITY_SECONDS
+
+    def __post_init__(self) -> None:
+        self.most = self.relay.stored_at_once
+        self.beat_seconds = self.seconds / BEATS
         """How often `extend` is to be called."""
         self._url = ""
         self._in_hand: list[InHand] = []
@@ -264,12 +258,12 @@ class Intake:
     def receive(self, *, wait_seconds: int) -> InHand:
         """Receive a batch, which may be empty; `settle` or `release` ends the work on it. Raises
         QueueMissing, QueueUnavailable."""
-        self._url = self._queues.url(self.relay.source)
-        copies = self._queues.receive_batch(
-            self._url, wait_seconds=wait_seconds, visibility_seconds=self._seconds
+        self._url = self.queues.url(self.relay.source)
+        copies = self.queues.receive_batch(
+            self._url, wait_seconds=wait_seconds, visibility_seconds=self.seconds
         )
         now = self.clock.monotonic()
-        batch = InHand(copies, now, now + self._seconds, now)
+        batch = InHand(copies, now, now + self.seconds, now)
         if copies:
             with self._lock:
                 self._in_hand.append(batch)
@@ -340,8 +334,8 @@ class Intake:
         for batch in batches:
             now = self.clock.monotonic()
             most = batch.received_at + limits.DELAY_QUEUE_VISIBILITY_SECONDS - now
-            seconds = int(min(self._seconds, most))
-            due = batch.hidden_until - now < self._seconds - self.beat_seconds / 2
+            seconds = int(min(self.seconds, most))
+            due = batch.hidden_until - now < self.seconds - self.beat_seconds / 2
             if not (due and now < batch.hidden_until < now + seconds):
                 continue
             hidden = self._hide(batch, seconds)
@@ -356,7 +350,7 @@ class Intake:
 
     def _hide(self, batch: InHand, seconds: int) -> Sequence[Failure | None]:
         entries = [(copy, seconds) for copy in batch.copies]
-        return self._queues.hide_batch(self._url, entries)
+        return self.queues.hide_batch(self._url, entries)
 
     def _done(self, *batches: InHand) -> None:
         """Their copies are deleted, or were told when to come back."""
