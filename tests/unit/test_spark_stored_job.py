@@ -77,7 +77,7 @@ def test_only_what_the_committed_attempts_staged_counts(driver: Driver) -> None:
     assert staged(driver) == []
 
 
-@pytest.mark.parametrize("damage", ["", '{"runs": {"B": {}}}', "version 2"])
+@pytest.mark.parametrize("damage", ["{", '{"runs": {"B": {}}}', "version 2"])
 def test_a_record_that_cannot_be_read_holds_up_no_other_message(
     driver: Driver, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -92,7 +92,9 @@ def test_a_record_that_cannot_be_read_holds_up_no_other_message(
     driver.store().store([a_message("2", driver.clock.now_ms() + DAY)])
     assert pending(driver) == ["2"]
     assert "is skipped" in caplog.text
-    with pytest.raises((SchemaMismatch, StoreError)):
+    with pytest.raises(
+        StoreError, match=r"restore it; delete it only below ids/|another sqsdelay has"
+    ):
         driver.job().record()
     driver.s3.objects[key] = record
     assert sorted(pending(driver)) == ["1", "2"]
@@ -298,10 +300,6 @@ def test_another_versions_job_is_refused(driver: Driver, monkeypatch: pytest.Mon
     for refused in (sink.begin, lambda: driver.task(rows("2"))):
         with pytest.raises(SchemaMismatch, match=f"{told}.*has version 2, .*name another job"):
             refused()
-    driver.s3.objects[record] = b"{"
-    with pytest.raises(StoreError, match="restore it; delete it only below ids/"):
-        pending(driver)
-    assert len(staged(driver)) == 1
 
 
 def refused(
