@@ -320,7 +320,7 @@ def test_a_report_is_small_whatever_was_sent() -> None:
     bodies = ["x"] * rows
     bodies[::1000] = ["\x00" * 100] * len(bodies[::1000])
     ids = [f"m{n}" for n in range(rows)]
-    ids[1::1000] = [f"{n}" * 1000 for n in range(17)]
+    ids[1::1000] = [f"{n}" + "😀" * 1000 for n in range(17)]
     kept = sum(batch.num_rows for batch in task.send([of_ids(ids, bodies)]))
     attempt = Attempt("w" * 200, 123_456, 3, 10**9, 10**13)
     report = TaskReport(attempt, task.counts.reported(), rejects="x" * 250, receipts=True)
@@ -369,7 +369,7 @@ def job(executors: int, each: int, quota: float, calls: int) -> tuple[float, flo
 
 @pytest.mark.parametrize(
     ("executors", "each", "quota", "calls"),
-    [(1, 8, 30, 250), (1, 2, 30, 1_000), (1, 8, 300, 500), (2, 4, 30, 250), (2, 8, 300, 1_000)],
+    [(1, 8, 30, 250), (1, 16, 30, 150), (1, 8, 300, 500), (2, 4, 30, 250), (2, 8, 300, 1_000)],
 )
 def test_few_calls_are_refused_and_the_quota_is_used(
     executors: int, each: int, quota: float, calls: int
@@ -405,6 +405,19 @@ def test_the_collector_passes_over_the_client(monkeypatch: pytest.MonkeyPatch) -
         assert task.sender not in gc.get_objects()
     finally:
         gc.unfreeze()
+
+
+def test_a_queue_that_is_throttled_holds_up_no_other(tmp_path: Path) -> None:
+    """SQS limits each queue: of two that a job sends to, one may take four calls a second, the other all."""
+    paces = [CallPace(str(tmp_path / "pace")) for _ in range(2)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "pace", lambda: paces[0])
+        events = worker._client.__wrapped__(Options(region="us-east-1")).meta.events
+    events.emit("provide-client-params.sqs.SendMessageBatch", params={"QueueUrl": "slow"})
+    paces[1].about(params={"QueueUrl": "slow"})
+    assert (paces[0].turn(7), paces[1].turn(7)) == (7, 7 + 1 / 63)
+    paces[0].about(params={"QueueUrl": "healthy"})
+    assert paces[0].turn(7) == 7
 
 
 def test_processes_of_an_executor_take_turns(tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ def insist(call: Callable[[], _Answer], seconds: float) -> _Answer:
 NUMBERS: Final = ("repeated", "already_sent", "throttled", "retried")
 """What is counted besides rows sent and rejected."""
 
-_EXAMPLES_CHARS: Final = 200
+_EXAMPLES_BYTES: Final = 200
 """Of all examples in a task's report. Spark gathers the reports of all tasks in the driver, and ends a job
 when they come to more than ``spark.driver.maxResultSize``, after everything was sent."""
 
@@ -258,10 +258,11 @@ class Counts:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def reported(self) -> Counts:
-        """What the driver is told: examples share `_EXAMPLES_CHARS`, whatever was rejected."""
-        most = _EXAMPLES_CHARS // max(1, len(self.examples))
-        examples = self.examples.items()
-        short = {kind: f"{text[: most - 1]}…" if text[most:] else text for kind, text in examples}
+        """What the driver is told: examples share `_EXAMPLES_BYTES`, whatever was rejected."""
+        most, short = _EXAMPLES_BYTES // max(1, len(self.examples)), dict[str, str]()
+        for kind, text in self.examples.items():
+            cut = text.encode()[:most].decode(errors="ignore")
+            short[kind] = text if cut == text else f"{cut}…"
         return replace(self, examples=short)
 
     def why(self) -> str:

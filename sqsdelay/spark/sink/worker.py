@@ -11,12 +11,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
 
 from pyspark import SparkFiles, TaskContext
 
@@ -126,8 +127,8 @@ _GROWTH_A_SECOND: Final = 8.0
 
 _FIRST_CUT: Final = 0.7
 _CUT: Final = 0.9
-_STEP: Final = 0.03
-_PATIENT_CALLS: Final = 20
+_STEP: Final = 0.02
+_PATIENT_CALLS: Final = 40
 _CUT_SECONDS: Final = 0.1
 """Chosen in virtual time (`tests/unit/test_spark_task.py`): the fewest refusals at hardly a longer job."""
 
@@ -142,14 +143,16 @@ _RATE, _LAST, _RECENT, _SINCE_CUT, _CUT_AGAIN_AT = range(_STATE)
 """Numbers in the file: calls a second; when the last call is made; calls of about the last second; calls
 since the last cut, one more, 0 before the first; when the next cut may be."""
 
+_QUEUES: Final = 64  # That have numbers of their own: of more, some share them.
+
 
 class CallPace:
-    """Calls a second of the processes of one executor, which share a file and take turns. Thread-safe.
+    """Calls a second on each queue, of the processes of one executor, which share a file and take turns.
+    Thread-safe. SQS limits each queue by itself: one that is slow does not hold up the others.
 
     None of them knows the quota, nor what others use of it. A refused call cuts the rate by a tenth, once for
     all calls that were on their way. Then each call raises it, the more the longer none was refused, for then
-    others have ended. botocore's adaptive mode grows by calls a second alone, whatever the rate is: at four
-    calls a second it has every seventh refused.
+    others have ended.
     """
 
     def __init__(
@@ -162,21 +165,26 @@ class CallPace:
         self.refusals = 0
         self._clock = clock or SystemClock()
         self._sleep = sleep
-        self._turn = threading.Lock()
+        self._turns = [threading.Lock() for _ in range(_QUEUES)]
+        self._on = threading.local()
         self._state = threading.Lock()
         self._file = -1 if file is None else os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
         if file is not None:
             # What cannot be locked, or is full, is to be found out here.
             fcntl.flock(self._file, fcntl.LOCK_EX)
-            if os.fstat(self._file).st_size < 8 * _STATE:
-                os.write(self._file, bytes(8 * _STATE))
+            if os.fstat(self._file).st_size < 8 * _STATE * _QUEUES:
+                os.write(self._file, bytes(8 * _STATE * _QUEUES))
             fcntl.flock(self._file, fcntl.LOCK_UN)
-        self._shared = memoryview(mmap.mmap(self._file, 8 * _STATE)).cast("d")
+        self._shared = memoryview(mmap.mmap(self._file, 8 * _STATE * _QUEUES)).cast("d")
+
+    def about(self, *, params: Mapping[str, Any], **_: Any) -> None:
+        """This thread's next calls are on that queue: botocore's event before each call."""
+        self._on.queue = crc32(str(params.get("QueueUrl")).encode()) % _QUEUES
 
     def wait(self, **_: Any) -> None:
         """Return when a call may be made: botocore's event before each attempt on one."""
         # One waits and the others queue up: a cut holds them up, too.
-        with self._turn:
+        with self._turns[self._queue()]:
             now = self._clock.monotonic()
             pause = self.turn(now) - now
             if pause > 0:
@@ -220,13 +228,17 @@ class CallPace:
             state[_RATE], state[_SINCE_CUT] = max(_LEAST_RATE, rate), 1
             state[_CUT_AGAIN_AT] = now + _CUT_SECONDS + 1 / state[_RATE]
 
+    def _queue(self) -> int:
+        return int(getattr(self._on, "queue", 0))
+
     @contextmanager
     def _locked(self) -> Iterator[memoryview[float]]:
         with self._state:
             if self._file >= 0:
                 fcntl.flock(self._file, fcntl.LOCK_EX)
             try:
-                yield self._shared
+                at = self._queue() * _STATE
+                yield self._shared[at : at + _STATE]
             finally:
                 if self._file >= 0:
                     fcntl.flock(self._file, fcntl.LOCK_UN)
@@ -282,6 +294,7 @@ _bucket = lru_cache(maxsize=1)(bucket_of)
 @lru_cache(maxsize=1)
 def _client(options: Options) -> SQSClient:
     client = sender_client(options)
+    client.meta.events.register("provide-client-params.sqs", pace().about)
     client.meta.events.register("before-send.sqs", pace().wait)
     client.meta.events.register("needs-retry.sqs", pace().answered)
     request_by_curl(client, before=pace().wait, refused=pace().refused)
