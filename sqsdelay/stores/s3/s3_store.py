@@ -196,8 +196,7 @@ class S3Store(Changes, Pages, DelayedMessageStore):
         if self.seconds_left() < ENDED_SECONDS:
             return False
         until_ms = now_ms + TURN_MS
-        earliest = self._earliest(objects, closed)
-        if earliest is not None:
+        if (earliest := self._earliest(objects, closed)) is not None:
             due_ms = earliest + self._gathering() - self._ahead_ms
             until_ms = min(until_ms, due_ms) if due_ms > now_ms else until_ms
         self._sweep(now_ms, until_ms)
