@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -218,6 +218,8 @@ PROOF_LIFETIME_SECONDS: Final = 300.0
 APART_TOLERANCE_SECONDS: Final = 0.5
 DATE_RESOLUTION_MS: Final = 1000
 """An HTTP ``Date`` tells whole seconds. Source: RFC 9110, 5.6.7."""
+MACHINES_APART_MS: Final = 1000
+"""How far the clocks of a broker's own machines may be apart."""
 MAX_DRIFT_RATE: Final = 500e-6
 """How much faster or slower than true time a monotonic clock may run: as far as NTP may steer one.
 Source: Linux, ``MAXFREQ_SCALED`` in ``include/linux/timex.h``; RFC 5905, section 7.1."""
@@ -264,14 +266,13 @@ class _Proof:
 class BrokerClock:
     """The broker's now, never ahead of it, learned from its answers.
 
-    Every answer proves that the broker's clock had reached at least some instant when it was
-    written; what has passed since, the monotonic clock tells, less what it may run fast. So an estimate
-    errs towards the past: a message may be late by an answer's travel time and 0.5 ms for each second
-    since (150 ms at most), it is never early, and a wall clock that is wrong or is stepped plays no
-    part. A proof is dropped when it is older than five minutes, or when
-    wall and monotonic clock have since run apart: one of them was stepped, or the process frozen.
-    ``local``: the machine's clock. ``drift_rate``: how much faster than true time its monotonic clock may
-    run; 0 for a test's clock."""
+    Every answer proves that the broker's clock had reached at least some instant when it was written; what
+    has passed since, the monotonic clock tells, less what it may run fast. So an estimate errs towards the
+    past, by an answer's travel time and 0.5 ms for each second since (150 ms at most), and a wall clock that
+    is wrong or is stepped plays no part. A proof is dropped when it is older than five minutes, or when wall
+    and monotonic clock have since run apart: one of them was stepped, or the process frozen. ``local``: the
+    machine's clock. ``drift_rate``: how much faster than true time its monotonic clock may run; 0 for a
+    test's clock."""
 
     def __init__(self, local: Clock, *, drift_rate: float = MAX_DRIFT_RATE) -> None:
         self.local = local
@@ -285,15 +286,27 @@ class BrokerClock:
     ) -> None:
         """Record that the broker's clock read at least ``broker_ms`` (epoch milliseconds) at the local
         monotonic time ``at``, now by default. ``asked_at`` is given for an answer's date: when the request
-        was made, at which time that second had not ended."""
+        was made, at which time that second had not ended. What else is ahead of what the dates leave room
+        for proves nothing: messages would be early."""
         mono = self.local.monotonic()
         taken_at = mono if at is None else at
-        wall_ms = self.local.now_ms() - round((mono - taken_at) * 1000)
-        proof = _Proof(broker_ms, taken_at, wall_ms, asked_at)
+        wall_ms = self.local.now_ms()
+        then_ms = wall_ms - round((mono - taken_at) * 1000)
+        proof = _Proof(broker_ms, taken_at, then_ms, asked_at)
         with self._lock:
             self._proofs.append(proof)
-            if self._best is None or self._lead_ms(proof) >= self._lead_ms(self._best):
-                self._best = proof
+            best = self._best
+            if best is None or self._lead_ms(proof) >= self._lead_ms(best):
+                best = proof
+            elif asked_at is None:
+                return
+            dates = self._proofs if asked_at is None else [proof]
+            latest_ms = self._latest_ms(dates, mono, wall_ms)
+            if latest_ms is not None and self._now_ms(best, mono) > latest_ms + MACHINES_APART_MS:
+                dated = (each for each in self._proofs if each.asked_at is not None)
+                self._proofs = deque(dated, _PROOFS_KEPT)
+                best = max(self._proofs, key=self._lead_ms)
+            self._best = best
 
     @property
     def synchronised(self) -> bool:
@@ -309,32 +322,31 @@ class BrokerClock:
         """The broker's now, epoch milliseconds; None while no proof holds."""
         mono = self.local.monotonic()
         best = self._usable(mono)
-        return None if best is None else best.broker_ms + self._least_ms(mono - best.taken_at)
-
-    def after_ms(self, broker_ms: int, taken_at: float) -> int:
-        """The broker's now, never ahead, from what its clock read at ``taken_at`` (local monotonic time)
-        alone."""
-        return broker_ms + max(0, self._least_ms(self.local.monotonic() - taken_at))
+        return None if best is None else self._now_ms(best, mono)
 
     def latest_ms(self) -> int:
         """The most the broker's clock may read now; `now_ms` while no dated answer is known. A delay that has
         no SentTimestamp starts then: counted from `now_ms` it would be early."""
         mono, wall_ms = self.local.monotonic(), self.local.now_ms()
         with self._lock:
-            bounds = [
-                proof.broker_ms + DATE_RESOLUTION_MS + self._most_ms(mono - proof.asked_at)
-                for proof in self._proofs
-                if proof.asked_at is not None and proof.holds(mono, wall_ms)
-            ]
-        return min(bounds) if bounds else self.now_ms()
+            latest_ms = self._latest_ms(self._proofs, mono, wall_ms)
+        return self.now_ms() if latest_ms is None else latest_ms
+
+    def _latest_ms(self, proofs: Iterable[_Proof], mono: float, wall_ms: int) -> int | None:
+        bounds = (
+            proof.broker_ms + DATE_RESOLUTION_MS + self._most_ms(mono - proof.asked_at)
+            for proof in proofs
+            if proof.asked_at is not None and proof.holds(mono, wall_ms)
+        )
+        return min(bounds, default=None)
 
     def _lead_ms(self, proof: _Proof) -> float:
         """The broker's clock against the slowest true time: the larger, the tighter the proof."""
         return proof.broker_ms - proof.taken_at * 1000 * (1 - self._drift_rate)
 
-    def _least_ms(self, seconds: float) -> int:
-        """The least true time that has passed for these seconds of the monotonic clock."""
-        return int(seconds * 1000 * (1 - self._drift_rate))
+    def _now_ms(self, proof: _Proof, mono: float) -> int:
+        """With the least true time that can have passed."""
+        return proof.broker_ms + int((mono - proof.taken_at) * 1000 * (1 - self._drift_rate))
 
     def _most_ms(self, seconds: float) -> int:
         """The most true time that can have passed."""

@@ -194,21 +194,18 @@ def send_fitting(
     return outcomes
 
 
-def with_message_id(
-    attributes: Attributes, message_id: str, *, size: int
-) -> tuple[dict[str, Attribute], int]:
-    """The attributes of a copy for the delay queue, with the message id as far as limits leave room; and the
-    copy's size, which was ``size`` bytes without it. A hop by an NServiceBus endpoint overwrites message
-    group and deduplication id and adds an attribute of its own: without room for both there is none for
-    ours."""
+def add_message_id(attributes: dict[str, Attribute], message_id: str, *, size: int) -> int:
+    """Add the message id to the attributes of a copy for the delay queue, as far as limits leave room. Its
+    size, which was ``size`` bytes without it. A hop by an NServiceBus endpoint overwrites message group and
+    deduplication id and adds an attribute of its own: without room for both there is none for ours."""
     ours = {wire.MESSAGE_ID: wire.string(message_id)}
-    identified = {**attributes, **ours}
     larger = size + wire.size_of("", ours)
     theirs = 0 if wire.NSERVICEBUS_ID in attributes else 1
     after_their_hop = larger + theirs * _NSERVICEBUS_BYTES
-    if len(identified) + theirs > MAX_ATTRIBUTES or after_their_hop > MAX_MESSAGE_BYTES:
-        return dict(attributes), size
-    return identified, larger
+    if len(attributes) + 1 + theirs > MAX_ATTRIBUTES or after_their_hop > MAX_MESSAGE_BYTES:
+        return size
+    attributes.update(ours)
+    return larger
 
 
 _NSERVICEBUS_BYTES: Final = wire.size_of("", {wire.NSERVICEBUS_ID: wire.string("x" * 36)})
@@ -260,9 +257,8 @@ def first_copy(
         message_group_id=message.group_id,
         deduplication_id=deduplication_id,
     )
-    wired, size = with_message_id(
-        {**attributes, **ours}, message_id, size=message.size + wire.size_of("", ours)
-    )
+    wired = {**attributes, **ours}
+    size = add_message_id(wired, message_id, size=message.size + wire.size_of("", ours))
     room_for_all = len(attributes) + wire.MOST_ADDED <= MAX_ATTRIBUTES
     if not room_for_all or size + wire.MOST_ADDED_BYTES > MAX_MESSAGE_BYTES:
         # Nearly every message has more room than ours take at any stage.
@@ -309,9 +305,8 @@ def requeued(
     if wire.DUE_AT not in copy.attributes and not fits(copy.body, attributes):
         # A foreign sender left no room: fall back to its own format, which drifts but fits.
         del attributes[wire.DUE_AT]
-    attributes, size = with_message_id(
-        attributes, message.message_id, size=wire.size_of(copy.body, attributes)
-    )
+    size = wire.size_of(copy.body, attributes)
+    size = add_message_id(attributes, message.message_id, size=size)
     told_ms = copy.first_sent_ms if first_sent_ms is None else first_sent_ms
     return OutgoingMessage(
         body=copy.body,

@@ -4,13 +4,12 @@ to, when that is due, and the ids it has for a FIFO queue."""
 from __future__ import annotations
 
 import base64
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sqsdelay.core import message as wire
-from sqsdelay.core.delay import Reject
+from sqsdelay.core.delay import BrokerClock, Reject
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.limits import CONTRADICTION_MS, ID, MAX_DUE_MS, SQS_LAUNCH_MS
 from sqsdelay.core.message import Attribute, as_json, string, text_of
@@ -18,7 +17,6 @@ from sqsdelay.errors import MalformedMessage
 
 _TEXTS: Final = ("MessageGroupId", "MessageDeduplicationId", "AWSTraceHeader")
 """System attributes that are passed on."""
-_WHOLE_NUMBER: Final = re.compile(r"\d{1,15}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +80,14 @@ class ReceivedMessage:
         return own_id is not None and own_id == self.deduplication_id
 
 
+def learn(clock: BrokerClock, copies: Iterable[ReceivedMessage]) -> None:
+    """Let a clock learn from SQS's stamps, which tell when each copy was first received."""
+    stamps = {(c.first_receive_ms, c.received_at) for c in copies if c.receive_count == 1}
+    for first_ms, at in stamps:
+        if first_ms is not None:
+            clock.observe(first_ms, at=at)
+
+
 def from_boto3(raw: Mapping[str, Any], *, received_at: float) -> ReceivedMessage:
     """A message as ``receive_message`` returns it. Raises MalformedMessage: body or receipt handle is
     missing."""
@@ -142,14 +148,17 @@ def _received(
     raw: Mapping[str, Any], spelled: Callable[[str], str], received_at: float
 ) -> ReceivedMessage:
     body, receipt_handle = raw.get(spelled("Body")), raw.get(spelled("ReceiptHandle"))
-    given = raw.get(spelled("MessageAttributes")) or {}
-    shaped = {name: _shaped(value, spelled) for name, value in given.items()}
+    attributes, unfit = dict[str, Attribute](), list[str]()
+    for name, value in (raw.get(spelled("MessageAttributes")) or {}).items():
+        attribute = _shaped(value, spelled)
+        if attribute is None:
+            unfit.append(f"message attribute {name!r}")
+        else:
+            attributes[name] = attribute
     if not isinstance(body, str) or not isinstance(receipt_handle, str):
         raise MalformedMessage("a received message needs a body and a receipt handle")
     system = raw.get(spelled("Attributes")) or {}
-    unfit = [f"message attribute {n!r}" for n, attribute in shaped.items() if attribute is None]
     unfit += [n for n in _TEXTS if not isinstance(system.get(n), str | None)]
-    attributes = {name: attribute for name, attribute in shaped.items() if attribute is not None}
     return ReceivedMessage(
         body=body,
         attributes=attributes,
@@ -172,7 +181,8 @@ def _text(value: Any) -> str | None:
 
 def whole_number(text: Any) -> int | None:
     """A non-negative number of at most 15 ASCII digits; None for anything else."""
-    return int(text) if isinstance(text, str) and _WHOLE_NUMBER.fullmatch(text) else None
+    whole = isinstance(text, str) and len(text) <= 15 and text.isascii() and text.isdigit()
+    return int(text) if whole else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +214,8 @@ def read_delay(copy: ReceivedMessage) -> DelayedMessage | Reject:
         absolute = whole_number(due_at.get("StringValue"))
         if absolute is None:
             return Reject(f"{wire.DUE_AT} is {_shown(due_at)}, not epoch milliseconds")
-        made_here = wire.MADE_HERE.fullmatch(copy.deduplication_id or "")
-        if SQS_LAUNCH_MS <= absolute <= copy.sent_ms and not made_here:
+        passed = SQS_LAUNCH_MS <= absolute <= copy.sent_ms
+        if passed and not wire.MADE_HERE.fullmatch(copy.deduplication_id or ""):
             # It had passed before the copy was sent to wait: left over from an earlier life.
             return DelayedMessage(copy.message_id, copy.sent_ms + seconds * 1000)
         apart = abs(absolute - (copy.sent_ms + seconds * 1000))

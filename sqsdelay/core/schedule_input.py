@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqsdelay.core import limits, received_message
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import DEDUPLICATION_ID, Attribute, size_of, string, text_of
-from sqsdelay.core.outgoing import delayed, due_at_of, with_message_id
+from sqsdelay.core.outgoing import add_message_id, delayed, due_at_of
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.core.stored_message import Amendment, StoredMessage, parked
 from sqsdelay.errors import InvalidMessage, MalformedMessage, MessageTooLarge, StoreError
@@ -147,8 +147,8 @@ def _attributes(message: StoredMessage, body: str, fires_at: int) -> dict[str, A
             f"message {message.message_id} has {len(users)} attributes, which leaves no room for those "
             "of its delay; use fewer"
         )
-    attributes, _ = with_message_id(wired, message.message_id, size=size)
-    return attributes
+    add_message_id(wired, message.message_id, size=size)
+    return wired
 
 
 def _body(message: StoredMessage) -> str:

@@ -25,9 +25,9 @@ LATENESS: Final = "sqsdelay.lateness"
 class OpenTelemetryLedger:
     """A ledger for sender, delay consumer, dispatcher and receiver. Thread-safe.
 
-    ``sqsdelay.messages`` counts the events by ``sqsdelay.event``: sent, hop, parked, released, handed-over,
-    rejected, received, cancelled, rescheduled. ``sqsdelay.lateness`` is a histogram in seconds of the
-    events that tell it. Both have ``messaging.system`` and ``messaging.destination.name``.
+    ``sqsdelay.messages`` counts the events by ``sqsdelay.event``: sent, hop, forwarded, parked, released,
+    handed-over, rejected, received, cancelled, rescheduled. ``sqsdelay.lateness`` is a histogram in seconds
+    of the events that tell it. Both have ``messaging.system`` and ``messaging.destination.name``.
 
     Args:
         meter_provider: the global one if left out.

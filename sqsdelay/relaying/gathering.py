@@ -62,13 +62,14 @@ def group_of(packed_copies: Iterable[str]) -> str:
 
 
 def unpacked(group: ReceivedMessage) -> Sequence[ReceivedMessage]:
-    """The copies of a group, or the one that a schedule sent, as it was received, received as often. A group
-    that cannot be read is one copy, which says so in ``unreadable``: it is rejected whole."""
+    """The copies of a group, or the one that a schedule sent, as it was received, received as often. They
+    have no receive stamp: what a body claims, SQS did not tell. A group that cannot be read is one copy,
+    which says so in ``unreadable``: it is rejected whole."""
 
     def copy(record: dict[str, Any]) -> ReceivedMessage:
         received = {**record, "receiptHandle": group.receipt_handle}
         found = from_lambda_event(received, received_at=group.received_at)
-        return replace(found, receive_count=group.receive_count)
+        return replace(found, receive_count=group.receive_count, first_receive_ms=None)
 
     try:
         if COPY in group.attributes:
@@ -81,27 +82,15 @@ def unpacked(group: ReceivedMessage) -> Sequence[ReceivedMessage]:
         return [replace(group, unreadable=f"not a group of copies: {error!r}"[:200])]
 
 
-def parted(
-    copies: Iterable[ReceivedMessage], is_far: Callable[[ReceivedMessage], bool]
-) -> tuple[list[ReceivedMessage], list[ReceivedMessage]]:
-    """Those that wait for others, and those that do not."""
-    far, near = list[ReceivedMessage](), list[ReceivedMessage]()
-    for copy in copies:
-        (far if is_far(copy) else near).append(copy)
-    return far, near
-
-
 def forwards(endpoint: Endpoint, outcomes: Iterable[Outcome]) -> list[Move]:
     """Moves of these outcomes' copies to the parking queue: as few messages as hold them."""
     moves, texts = list[Move](), list[str]()
     for outcome in outcomes:
-        text = packed(outcome.copy)
-        body = group_of([*texts, text])
-        if not moves or size_of(body, {}) > GROUP_BYTES:
-            body, texts = group_of([text]), []
-            moves.append(Move(endpoint.parking_queue, OutgoingMessage("", {}, 0), []))
-        texts.append(text)
-        moves[-1].entry = OutgoingMessage(body, {}, size_of(body, {}), delay_seconds=0)
+        texts.append(packed(outcome.copy))
+        if not moves or size_of(group_of(texts), {}) > GROUP_BYTES:
+            texts = texts[-1:]
+            moves.append(Move(endpoint.parking_queue, OutgoingMessage("", {}), []))
+        moves[-1].entry = OutgoingMessage(group_of(texts), {}, delay_seconds=0)
         moves[-1].settled.append(outcome)
     return moves
 
@@ -125,15 +114,15 @@ class ForwardingRelay(Relay):
     def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterator[Move | Outcome]:
         """Far copies are forwarded, if they are small: for a larger one the parking queue would cost more
         than a store. Whoever parks them reads their amendments."""
-
-        def is_far(copy: ReceivedMessage) -> bool:
-            return self.parks(copy) and size_of(group_of([packed(copy)]), {}) <= GROUP_BYTES
-
-        far, near = parted(copies, is_far)
+        far, near = list[Outcome](), list[ReceivedMessage]()
+        for copy in copies:
+            if self.parks(copy) and size_of(group_of([packed(copy)]), {}) <= GROUP_BYTES:
+                due_ms = getattr(self._read(copy), "due_ms", None)
+                far.append(Outcome(copy, Status.FORWARDED, due_ms))
+            else:
+                near.append(copy)
         yield from super()._decide(near)
-        read = [(copy, self._read(copy)) for copy in far]
-        outcomes = [Outcome(c, Status.FORWARDED, getattr(m, "due_ms", None)) for c, m in read]
-        yield from forwards(self._endpoint, outcomes)
+        yield from forwards(self._endpoint, far)
 
 
 _Groups = list[tuple[ReceivedMessage, Sequence[ReceivedMessage]]]
@@ -236,26 +225,21 @@ class InHand:
     gathered: int = 0
 
 
+@dataclass(eq=False)
 class Intake:
     """Receives from a relay's queue for a worker, and keeps hidden what the relay works on. Thread-safe.
     Received copies stay hidden for ``seconds``, 1 to 180; for longer only while `extend` is called, and never
     for more than 180 s in all: a second attempt on a copy must still deduplicate against the first. Copies
     for a store that takes groups are gathered from all receivers."""
 
-    def __init__(
-        self,
-        queues: Queues,
-        relay: Relay,
-        clock: Clock,
-        *,
-        seconds: int = limits.WORKER_VISIBILITY_SECONDS,
-    ) -> None:
-        self.relay = relay
-        self.most = relay.stored_at_once
-        self._queues = queues
-        self.clock = clock
-        self._seconds = seconds
-        self.beat_seconds = seconds / BEATS
+    queues: Queues
+    relay: Relay
+    clock: Clock
+    seconds: int = limits.WORKER_VISIBILITY_SECONDS
+
+    def __post_init__(self) -> None:
+        self.most = self.relay.stored_at_once
+        self.beat_seconds = self.seconds / BEATS
         """How often `extend` is to be called."""
         self._url = ""
         self._in_hand: list[InHand] = []
@@ -264,12 +248,12 @@ class Intake:
     def receive(self, *, wait_seconds: int) -> InHand:
         """Receive a batch, which may be empty; `settle` or `release` ends the work on it. Raises
         QueueMissing, QueueUnavailable."""
-        self._url = self._queues.url(self.relay.source)
-        copies = self._queues.receive_batch(
-            self._url, wait_seconds=wait_seconds, visibility_seconds=self._seconds
+        self._url = self.queues.url(self.relay.source)
+        copies = self.queues.receive_batch(
+            self._url, wait_seconds=wait_seconds, visibility_seconds=self.seconds
         )
         now = self.clock.monotonic()
-        batch = InHand(copies, now, now + self._seconds, now)
+        batch = InHand(copies, now, now + self.seconds, now)
         if copies:
             with self._lock:
                 self._in_hand.append(batch)
@@ -284,8 +268,9 @@ class Intake:
 
     def settle(self, batch: InHand, *, gather: bool = False) -> list[Outcome]:
         """Have the relay work on a batch, but for what is gathered."""
-        gathers = bool(gather and self.most)
-        far, near = parted(batch.copies, lambda copy: gathers and self.relay.parks(copy))
+        far, near = list[ReceivedMessage](), list[ReceivedMessage]()
+        for copy in batch.copies:
+            (far if gather and self.most and self.relay.parks(copy) else near).append(copy)
         left = False
         try:
             outcomes = self.relay.process(near, held=lambda: self.held(batch)) if near else []
@@ -340,8 +325,8 @@ class Intake:
         for batch in batches:
             now = self.clock.monotonic()
             most = batch.received_at + limits.DELAY_QUEUE_VISIBILITY_SECONDS - now
-            seconds = int(min(self._seconds, most))
-            due = batch.hidden_until - now < self._seconds - self.beat_seconds / 2
+            seconds = int(min(self.seconds, most))
+            due = batch.hidden_until - now < self.seconds - self.beat_seconds / 2
             if not (due and now < batch.hidden_until < now + seconds):
                 continue
             hidden = self._hide(batch, seconds)
@@ -356,7 +341,7 @@ class Intake:
 
     def _hide(self, batch: InHand, seconds: int) -> Sequence[Failure | None]:
         entries = [(copy, seconds) for copy in batch.copies]
-        return self._queues.hide_batch(self._url, entries)
+        return self.queues.hide_batch(self._url, entries)
 
     def _done(self, *batches: InHand) -> None:
         """Their copies are deleted, or were told when to come back."""

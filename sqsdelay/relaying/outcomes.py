@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from sqsdelay.core.delay import check_hop, check_range, checked_max_delay
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.limits import DEFAULT_HOP_SECONDS, DEFAULT_MAX_DELAY_SECONDS
-from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.ledger.events import Event, EventKind, Ledger
+from sqsdelay.ledger.events import Ledger
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Tracing
 
@@ -80,27 +78,3 @@ class Outcome:
     @property
     def settled(self) -> bool:
         return self.status is not Status.FAILED
-
-
-def event_of(
-    outcome: Outcome, entry: OutgoingMessage | None, *, endpoint: Endpoint, **about: Any
-) -> Event:
-    """What the ledger tells of an outcome. ``entry``: what was sent for it; ``about``: the event's other
-    fields."""
-    # Where the ledger's word is another than the relay's.
-    kinds = {Status.REQUEUED: EventKind.HOP, Status.DELIVERED: EventKind.HANDED_OVER}
-    if endpoint.fifo:  # Its due queue is not the last step.
-        kinds[Status.HANDED_OVER] = EventKind.HOP
-    kind = kinds.get(outcome.status) or EventKind(outcome.status)
-    return Event(
-        kind=kind,
-        endpoint=endpoint.name,
-        message_id=outcome.copy.message_id,
-        due_ms=outcome.due_ms,
-        # A forwarded copy is one of many in its entry.
-        size=entry.size if entry and outcome.status is not Status.FORWARDED else None,
-        timer_seconds=outcome.delay_seconds,
-        late_ms=None if kind is EventKind.HOP else outcome.late_ms,
-        reason=outcome.error,
-        **about,
-    )

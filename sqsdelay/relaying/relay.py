@@ -20,10 +20,10 @@ from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage
 from sqsdelay.core.rejection import rejected
 from sqsdelay.core.stored_message import Amendment, StoredMessage, parked
-from sqsdelay.ledger.events import Source, record_safely
+from sqsdelay.ledger.events import Event, EventKind, Source, record_safely
 from sqsdelay.parking.parking import Stores, Unread
 from sqsdelay.ports.queues import DeliverySpan, Failure, Queues
-from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status, event_of
+from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
 
 logger = logging.getLogger(__name__)
 
@@ -93,9 +93,7 @@ class Relay:
             SchemaMismatch: the store is of another version; nothing was sent.
         """
         source_url = self._queues.url(self.source)
-        for copy in copies:
-            if copy.receive_count == 1 and copy.first_receive_ms is not None:
-                self._queues.broker_clock.observe(copy.first_receive_ms, at=copy.received_at)
+        incoming.learn(self._queues.broker_clock, copies)
         # Sent before, only the delete had failed: sending again would duplicate it.
         known = [(copy, self._undeleted.get(_key(copy))) for copy in copies]
         decided = list(self._decide([copy for copy, sent in known if sent is None]))
@@ -118,7 +116,7 @@ class Relay:
         message = self._read(copy)
         try:
             return isinstance(message, DelayedMessage) and isinstance(
-                self._next(message, self._broker_now(copy)), Park
+                self._next(message, self._broker_now()), Park
             )
         except errors.SqsDelayError:
             return False
@@ -130,16 +128,12 @@ class Relay:
         after, hop = self._parking.after_seconds if self._parking else None, self.hop_seconds
         return decide(message.due_ms, now_ms, hop_seconds=hop, park_after_seconds=after)
 
-    def _broker_now(self, copy: ReceivedMessage) -> int:
-        """The broker's now: from the copy's own receive timestamp if fresh, else from the clock."""
-        clock = self._queues.broker_clock
-        if copy.receive_count == 1 and copy.first_receive_ms is not None:
-            now_ms = clock.after_ms(copy.first_receive_ms, copy.received_at)
-            # The copy may have travelled for long since its timestamp; other answers know better.
-            return max(now_ms, clock.now_ms()) if clock.synchronised else now_ms
-        if not clock.synchronised:
+    def _broker_now(self) -> int:
+        now_ms = self._queues.broker_clock.proven_ms()
+        if now_ms is None:
             self._queues.synchronise(self.source)
-        return clock.now_ms()
+            now_ms = self._queues.broker_clock.now_ms()
+        return now_ms
 
     def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterator[Move | Outcome]:
         """The move or the outcome of each copy, in sending order. One call for all copies reads amendments,
@@ -149,9 +143,6 @@ class Relay:
         amendments = self._parking.amendments(ids) if self._parking and ids else {}
         to_store = list[tuple[ReceivedMessage, StoredMessage]]()
         for copy, message in read:
-            if isinstance(message, Reject):
-                yield self._reject(copy, message.reason)
-                continue
             decided = self._or_failed(copy, self._decide_one, message, amendments)
             if isinstance(decided, StoredMessage):
                 to_store.append((copy, decided))
@@ -160,15 +151,20 @@ class Relay:
         yield from self._park(to_store)
 
     def _decide_one(
-        self, copy: ReceivedMessage, message: DelayedMessage, found: Mapping[str, Amendment | None]
+        self,
+        copy: ReceivedMessage,
+        message: DelayedMessage | Reject,
+        found: Mapping[str, Amendment | None],
     ) -> Move | Outcome | StoredMessage:
+        if isinstance(message, Reject):
+            return self._reject(copy, message.reason)
         amendment = found.get(message.message_id)
         if amendment is not None:
             if amendment.cancels(copy.first_sent_ms):
                 return Outcome(copy, Status.CANCELLED, message.due_ms)
             moved_ms = amendment.new_due_ms(copy.first_sent_ms)
             message = message if moved_ms is None else replace(message, due_ms=moved_ms)
-        now_ms = self._broker_now(copy)
+        now_ms = self._broker_now()
         if problem := too_far(message.due_ms, now_ms, self._settings.max_delay_seconds):
             return self._reject(copy, problem)
         decision = self._next(message, now_ms)
@@ -190,7 +186,7 @@ class Relay:
             return self._reject(copy, str(error))
 
     def _requeue(self, copy: ReceivedMessage, message: DelayedMessage) -> Move:
-        now_ms = self._broker_now(copy)
+        now_ms = self._broker_now()
         held_ms = now_ms - (copy.sent_ms or 0)
         if not self._of_groups and 0 <= held_ms < self.hop_seconds * 500:
             # A queue whose delay was taken away would spin messages as fast as we can pay for. The
@@ -310,7 +306,7 @@ class Relay:
         if outcome.delay_seconds is None or outcome.due_ms is None:
             return
         try:
-            now_ms = self._broker_now(outcome.copy)
+            now_ms = self._broker_now()
         except errors.SqsDelayError:
             return  # Late by what the sends before it took, and not early.
         # Never longer than it was: a clock known less well by now must not exceed what SQS takes.
@@ -329,15 +325,31 @@ class Relay:
         Before they are deleted: a worker that dies in between sends, and records, again."""
         if self._settings.ledger is None:
             return
-        told = partial(
-            event_of,
-            endpoint=self._endpoint,
-            at_ms=self._queues.broker_clock.now_ms(),
-            source=Source.DISPATCHER if self._of_groups else Source.CONSUMER,
-            batch=batch,
-            receive_batch=None if self._of_groups else received,
-        )
-        events = (told(outcome, entry) for outcome, entry in settled if outcome.settled)
+        # Where the ledger's word is another than the relay's. A due queue is not the last step.
+        kinds = {Status.REQUEUED: EventKind.HOP, Status.DELIVERED: EventKind.HANDED_OVER}
+        if self._endpoint.fifo:
+            kinds[Status.HANDED_OVER] = EventKind.HOP
+        at_ms = self._queues.broker_clock.now_ms()
+
+        def event(outcome: Outcome, entry: OutgoingMessage | None) -> Event:
+            kind = kinds.get(outcome.status) or EventKind(outcome.status)
+            return Event(
+                kind=kind,
+                at_ms=at_ms,
+                endpoint=self._endpoint.name,
+                message_id=outcome.copy.message_id,
+                source=Source.DISPATCHER if self._of_groups else Source.CONSUMER,
+                due_ms=outcome.due_ms,
+                # A forwarded copy is one of many in its entry.
+                size=entry.size if entry and outcome.status is not Status.FORWARDED else None,
+                batch=batch,
+                receive_batch=None if self._of_groups else received,
+                timer_seconds=outcome.delay_seconds,
+                late_ms=None if kind is EventKind.HOP else outcome.late_ms,
+                reason=outcome.error,
+            )
+
+        events = (event(*each) for each in settled if each[0].settled)
         record_safely(self._settings.ledger, events)
 
     def _hide(self, source_url: str, failed: Sequence[ReceivedMessage]) -> None:
@@ -387,7 +399,7 @@ class DueRelay(Relay):
         if isinstance(ids, Reject):
             return self._reject(copy, ids.reason)
         due_ms = outgoing.due_at_of(copy.attributes)
-        late_ms = None if due_ms is None else self._broker_now(copy) - due_ms
+        late_ms = None if due_ms is None else self._broker_now() - due_ms
         outcome = Outcome(copy, Status.DELIVERED, due_ms, late_ms=late_ms)
         return Move(self._endpoint.queue, outgoing.delivered(copy, ids), [outcome])
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, as_completed, wait
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from sqsdelay import errors
 from sqsdelay.core import limits
@@ -179,7 +179,7 @@ class DelayConsumer:
         if not self._serving:
             self.start()
         outcomes = [o for each in self._parked(threading.Event()) for o in each]
-        for intake in [each.intake for each in self._serving]:
+        for intake in (each.intake for each in self._serving):
             outcomes += self._told(intake.settle(intake.receive(wait_seconds=longest)))
         return outcomes
 
@@ -193,21 +193,21 @@ class DelayConsumer:
 
     def _park_until_stopped(self, stop: threading.Event) -> None:
         """Every five minutes: what became visible meanwhile shares its requests."""
-        helpers: list[Future[Any]] = []
 
         def park(*crowded: Callable[[], object]) -> None:
             deque(self._parked(stop, *crowded), maxlen=0)
 
-        def send_for_help() -> None:
-            missing = _HELPERS - len(helpers)  # A round that begins anew has them already.
-            helpers.extend(
-                loops.in_thread(loops.retrying_until(stop), park) for _ in range(missing)
-            )
+        def park_with_help() -> None:
+            helpers = list[Future[None]]()
+            try:
+                park(lambda: helpers.extend(loops.in_thread(park) for _ in range(_HELPERS)))
+            finally:
+                wait(helpers)
+            for each in helpers:
+                each.result()  # One thread tells of an outage, and tries again for all.
 
         while self._parker is not None and not stop.is_set():
-            loops.retrying_until(stop)(park, send_for_help)
-            wait(helpers)
-            helpers.clear()
+            loops.retrying_until(stop)(park_with_help)
             stop.wait(limits.GATHERING_SECONDS)
 
     def _told(self, outcomes: list[Outcome]) -> list[Outcome]:

@@ -14,7 +14,7 @@ from sqsdelay.core.delay import Reject
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.message import Message, OutgoingMessage, full_batches, size_of
 from sqsdelay.core.readable import one_line
-from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.core.received_message import ReceivedMessage, learn
 from sqsdelay.core.rejection import rejected
 from sqsdelay.core.stored_message import StoredMessage, to_store
 from sqsdelay.errors import InvalidEndpoint, SqsDelayError
@@ -117,9 +117,7 @@ class SqsTimeouts(SqsOutbox):
             batches = list(self._threads.map(self._receive_more, [url] * self._concurrency))
             copies += chain.from_iterable(batches)
             full = max(map(len, batches)) == limits.MAX_BATCH_ENTRIES
-        for copy in copies:
-            if copy.receive_count == 1 and copy.first_receive_ms is not None:
-                self._queues.broker_clock.observe(copy.first_receive_ms, at=copy.received_at)
+        learn(self._queues.broker_clock, copies)
         return [Delivery(read(copy), _Receipt(url, copy)) for copy in copies]
 
     def _receive_more(self, url: str) -> list[ReceivedMessage]:

@@ -229,11 +229,11 @@ def test_a_worker_empties_the_parking_queue_at_its_start(
 
 
 class Outage(threading.Event):
-    """Stops a worker after a round; as its parker, sends for help, fails once, and once for each helper."""
+    """Stops a worker after a round; as its parker, sends for help, and fails so often; each helper too."""
 
-    def __init__(self) -> None:
+    def __init__(self, failures: int) -> None:
         super().__init__()
-        self.failing = {True: iter(range(7)), False: iter(range(1))}
+        self.failing = {True: iter(range(7)), False: iter(range(failures))}
         self.threads = set[object]()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -250,16 +250,18 @@ class Outage(threading.Event):
         return []
 
 
-def test_helpers_that_fail_try_again_and_say_so(
-    site: Site, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("failures", [0, 1])
+def test_an_outage_that_stops_helpers_is_told_once(
+    site: Site, caplog: pytest.LogCaptureFixture, failures: int
 ) -> None:
-    """As a receiver does; the round ends with the last of them. Seven, however often it begins anew."""
+    """They end, one thread tells and tries again, with seven others. The round ends with the last of them."""
     consumer = DelayConsumer("orders", site.sqs, store=site.store)
-    stop: Any = Outage()
+    stop: Any = Outage(failures)
     consumer._parker = stop
     consumer._park_until_stopped(stop)
-    assert (len(stop.threads), len(caplog.messages)) == (1 + 7, 1 + 7)
-    assert all(line.startswith("cannot receive, trying again in ") for line in caplog.messages)
+    assert len(stop.threads) == 1 + 7 + 7
+    [line] = caplog.messages
+    assert line.startswith("cannot receive, trying again in ")
 
 
 def test_the_function_gives_up_what_is_refused_too_often(

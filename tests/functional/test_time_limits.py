@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
+import botocore.session
 import pytest
 from botocore.config import Config
 
@@ -143,6 +144,23 @@ def test_a_send_begins_nothing_that_may_end_too_late(
                 listener.accept()[0].close()
                 connections += 1
     assert 1 <= connections <= most
+
+
+def test_a_roles_credentials_are_fetched_within_the_sessions_limits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As docs/operations.md sets them: an STS that stalls does not take boto3's minutes."""
+    role = "[default]\nrole_arn=arn:aws:iam::123456789012:role/r\ncredential_source=Environment\n"
+    (tmp_path / "config").write_text(role)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    session = botocore.session.Session(profile="default")
+    session.set_default_client_config(Config(read_timeout=0.2, retries={"total_max_attempts": 1}))
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", boto3.Session(botocore_session=session))
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        sts = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts)
+        with pytest.raises(QueueUnavailable, match=f"Read timeout on endpoint URL: .{sts}"):
+            DelaySender().send("orders", "x", delay=3600)
 
 
 def test_a_send_that_waits_for_others_begins_nothing_too_late(

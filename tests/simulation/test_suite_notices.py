@@ -54,7 +54,7 @@ def _careless(send: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
 def test_a_relay_by_the_wall_clock_is_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock ahead of the broker's makes it hand over too soon."""
     monkeypatch.setattr(BrokerClock, "now_ms", lambda self: self.local.now_ms())
-    monkeypatch.setattr(Relay, "_broker_now", lambda self, copy: self._queues.broker_clock.now_ms())
+    monkeypatch.setattr(Relay, "_broker_now", lambda self: self._queues.broker_clock.now_ms())
     assert run(CLOCKS).early
 
 

@@ -504,6 +504,16 @@ def test_a_group_tells_first_sending_trace_and_fifo_ids() -> None:
     assert (found.attributes, found.receipt_handle) == (copy.attributes, "outer")
 
 
+def test_a_stamp_that_a_group_claims_is_not_sqs_s(site: Site) -> None:
+    """Who may send to the parking queue would put the clock of all messages ahead: they would be early."""
+    ahead = str(site.clock.true_ms + 600_000)
+    record = {"body": "x", "attributes": {"ApproximateFirstReceiveTimestamp": ahead}}
+    body = group_of([json.dumps(record)])
+    site.queues.send_batch(PARKING, [OutgoingMessage(body, {})])
+    assert [outcome.status for outcome in site.parked()] == [Status.REJECTED]
+    assert site.queues.broker_clock.now_ms() <= site.clock.true_ms
+
+
 def test_its_name_is_beside_the_endpoints_others() -> None:
     """Of a FIFO endpoint, too; wherever the endpoint is."""
     arn = "arn:aws:sqs:eu-west-1:123456789012:orders.fifo"

@@ -24,7 +24,6 @@ from sqsdelay.core.message import (
     string,
 )
 from sqsdelay.core.outgoing import TraceHeader
-from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.errors import ConfigurationError, QueueUnavailable
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
@@ -160,16 +159,6 @@ def test_what_sqs_keeps_refusing_goes_to_the_error_queue_after_five_receives(sit
     assert error["receiveCount"] == 5
 
 
-def test_the_brokers_clock_is_learned_from_what_is_received(site: Site) -> None:
-    """From a copy's first receive and what has passed since: for those that come without such a stamp."""
-    site.put(1000)
-    site.clock.advance(900)
-    copies = site.queues.receive_batch(site.queues.url(site.relay.source), wait_seconds=0)
-    site.clock.advance(7)
-    site.relay.process(copies)
-    assert site.queues.broker_clock.proven_ms() == site.clock.true_ms
-
-
 def test_backoff_doubles_and_stays_below_the_deduplication_interval() -> None:
     """A retried copy must still be deduplicated against the first attempt."""
     assert [backoff_seconds(n) for n in (1, 2, 3, 6, 7, 1000)] == [5, 10, 20, 160, 240, 240]
@@ -233,32 +222,14 @@ def both_advance(seconds: float, *clocks: ManualClock) -> None:
 
 
 def test_time_spent_on_a_batch_counts(site: Site) -> None:
-    """Now is the receive stamp plus what has passed since, so slow work is not added to the delay."""
+    """The clock is learned from the receive stamp, and what has passed since: slow work is no more delay."""
     site.put(1500)
     site.clock.advance(900)
     copies = site.received(DELAY)
     site.clock.advance(20.5)
     (outcome,) = site.relay.process(copies)
     assert (outcome.delay_seconds, outcome.late_ms) == (580, 500)
-
-
-def test_what_earlier_sends_took_counts_as_late(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The timer is set once more right before its send, and the outcome tells by what."""
-    for n in range(11):
-        site.put(910, f"m-{n}")
-    site.clock.advance(900)
-    copies = [c for _ in range(2) for c in site.received(DELAY)]
-    send = site.queues.send_batch
-
-    def slow(*arguments: Any) -> Any:
-        site.clock.advance(30)
-        return send(*arguments)
-
-    monkeypatch.setattr(site.queues, "send_batch", slow)
-    told = [(outcome.delay_seconds, outcome.late_ms) for outcome in site.relay.process(copies)]
-    assert told == [(10, 0)] * 10 + [(0, 20_000)]
+    assert site.queues.broker_clock.proven_ms() == site.clock.true_ms
 
 
 def test_a_stale_receive_stamp_does_not_make_a_message_late(site: Site) -> None:
@@ -406,15 +377,24 @@ def test_memory_is_flat_whatever_cannot_be_deleted(site: Site) -> None:
     assert after - before < 2_500_000
 
 
-def test_timers_are_worked_out_right_before_each_send() -> None:
-    """Six copies of 1 MB at a second a send: the last one's timer is five seconds shorter."""
+@pytest.mark.parametrize(
+    ("seconds", "timers", "late_ms"),
+    [
+        (1, [100, 99, 98, 97, 96, 95], [0] * 6),
+        (30, [100, 70, 40, 10, 0, 0], [0] * 4 + [20_000, 50_000]),
+    ],
+)
+def test_timers_are_worked_out_right_before_each_send(
+    seconds: int, timers: list[int], late_ms: list[int]
+) -> None:
+    """Six copies of 1 MB at so many seconds a send: what earlier sends take beyond the timer is late."""
 
     class Slow(FaultyQueues):
         def send_batch(
             self, queue_url: str, entries: Sequence[OutgoingMessage]
         ) -> list[SendReceipt | Failure]:
             receipts = super().send_batch(queue_url, entries)
-            self.clock.advance(1)
+            self.clock.advance(seconds)
             return receipts
 
     site = Site(slow := Slow(ManualClock()))
@@ -425,10 +405,10 @@ def test_timers_are_worked_out_right_before_each_send() -> None:
         assert isinstance(InMemoryQueues.send_batch(slow, DELAY, [entry])[0], SendReceipt)
     site.clock.advance(900)
     outcomes = site.poll()
-    assert [o.delay_seconds for o in outcomes] == [100, 99, 98, 97, 96, 95]
-    assert [o.late_ms for o in outcomes] == [0] * 6
-    visible = {m.visible_ms for m in slow._queues["orders"].messages.values()}
-    assert visible == {due_ms}
+    assert [o.delay_seconds for o in outcomes] == timers
+    assert [o.late_ms for o in outcomes] == late_ms
+    visible = [m.visible_ms for m in slow._queues["orders"].messages.values()]
+    assert visible == [due_ms + each for each in late_ms]
 
 
 def test_what_is_no_longer_held_is_neither_sent_nor_hidden(site: Site) -> None:
@@ -467,7 +447,7 @@ def test_a_timer_stays_as_it_was_where_the_time_is_not_known_any_more(
     site.clock.advance(900)
     decided = iter([site.clock.true_ms])
 
-    def broker_now(_: ReceivedMessage) -> int:
+    def broker_now() -> int:
         now_ms = next(decided, None)
         if now_ms is None:
             raise QueueUnavailable("gone")
