@@ -40,17 +40,15 @@ def columns(sql: str) -> list[str]:
 
 
 _READ: Final = columns(f"""
-    xxhash64(endpoint, message_id) AS hash; *;
-    -- A copy stands after its sending, whatever the receiver's clock says: that was before its due time, or
-    -- straight to its queue, of which a copy tells none.
-    coalesce(IF(event = 'received' AND due_ms IS NULL, enqueued_ms + {CLOCK_TOLERANCE_MS}, NULL), IF(event =
-      'received' AND late_ms IS NULL, greatest(at_ms, due_ms + {CLOCK_TOLERANCE_MS}), at_ms)) AS instant;
+    xxhash64(endpoint, message_id) AS hash; *; event = 'sent' AS sent; event = 'received' AS received;
+    -- A copy stands after its sending, whatever the receiver's clock says: after its due time, or, if it was
+    -- sent straight to its queue and tells none, after that took it.
+    coalesce(IF(received AND due_ms IS NULL, enqueued_ms + {CLOCK_TOLERANCE_MS}, NULL),
+      IF(received AND late_ms IS NULL, greatest(at_ms, due_ms + {CLOCK_TOLERANCE_MS}), at_ms)) AS instant;
     -- Of events at the same millisecond.
     array_position(array('sent', 'rescheduled', 'hop', 'forwarded', 'parked', 'released', 'handed-over',
       'rejected', 'cancelled', 'received'), event) AS rank;
-    event = 'sent' AS sent;
-    event = 'received' AS received;
-    event = 'sent' AND route = 'direct' AS sent_directly;
+    sent AND route = 'direct' AS sent_directly;
     endpoint LIKE '%.fifo' AS fifo;
     -- Whether it is in its destination queue then, once a message timer has ended. What a store releases
     -- for a FIFO endpoint is in the due queue, and handed over from there.
