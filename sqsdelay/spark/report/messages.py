@@ -115,9 +115,9 @@ _TOLD: Final = columns(f"""
     *; NOT sent AND event != 'rescheduled' AND due_ms = dues.before AND due_ms != dues.own AS earlier;
     -- Of what was sent anew before a cancel took effect, the life with the nearest due time: the one that its
     -- sender knew may be an estimate.
-    transform(reverse(begun_dues), each -> abs(each - due_ms)) AS apart;
-    IF(sent OR event = 'rescheduled' OR array_min(apart) > {_SAME_MS}, NULL,
-      array_position(apart, array_min(apart)) - 1) AS ago;
+    transform(reverse(begun_dues), each -> abs(each - due_ms)) AS apart; array_min(apart) AS nearest;
+    IF(sent OR event = 'rescheduled' OR nearest > {_SAME_MS} OR abs(due_ms - planned_ms) <= nearest, NULL,
+      array_position(apart, nearest) - 1) AS ago;
     begun + 1 - coalesce(ago, IF(earlier, 1, 0)) AS life;
     at_ms + coalesce(timer_seconds, 0) * 1000 AS timer_ends_ms;
     -- A release whose message timer is not told has one that ends when the message is due.

@@ -63,6 +63,8 @@ def test_a_life_begins_with_a_send_after_the_last_has_ended(
     exact = [replace(each, due_ms=(each.due_ms or 0) + 400) for each in dropped]
     twice = told.sent("twice")
     wrong = told.sent("wrong", sqs_message_id="1")
+    far, near = told.sent("near", delay=90_000), told.sent("near", after=2000, route=Route.STORE)
+    moved = replace(near, due_ms=(far.due_ms or 0) + 60_000)
     back, back_again = told.sent("back"), told.sent("back", after=4000, delay=2_500_000)
     soon = replace(back_again, due_ms=told.T0 + 400_000_000)
     events = [
@@ -81,6 +83,10 @@ def test_a_life_begins_with_a_send_after_the_last_has_ended(
         back, back_again, told.handed_over(back), told.received(back),
         told.by_sender(back_again, EventKind.RESCHEDULED, after=5, due_ms=soon.due_ms),
         told.consumed(soon, EventKind.CANCELLED, after=900),
+        # Moved to when another was due that is cancelled.
+        far, told.consumed(far, EventKind.CANCELLED, after=900), near,
+        told.by_sender(near, EventKind.RESCHEDULED, after=5, due_ms=moved.due_ms),
+        told.consumed(moved, EventKind.REJECTED, after=900, reason="no queue"),
         # An idempotent send that is repeated is one message, what SQS takes anew is another.
         twice, told.sent("twice", after=60), told.consumed(twice, EventKind.CANCELLED, after=900),
         wrong, told.sent("wrong", after=10, sqs_message_id="2"),
@@ -96,6 +102,7 @@ def test_a_life_begins_with_a_send_after_the_last_has_ended(
         "orders/clock": ["delivered", "delivered"],
         "orders/dropped": [*["cancelled"] * 13, "lost"],
         "orders/back": ["delivered", "cancelled"],
+        "orders/near": ["cancelled", "rejected"],
         "orders/twice": ["cancelled"],
         "orders/wrong": ["cancelled", "lost"],
     }
