@@ -22,10 +22,10 @@ from typing import Any
 
 from benchmarks.support.contest import Work, compared
 from benchmarks.support.sqs_stub import BODY, REGION, Stub, running_stub
+from benchmarks.throughput import PlainBoto3, entry, own_client, raise_failed
 from sqsdelay import AsyncDelaySender, DelaySender
 from sqsdelay.core.limits import MAX_BATCH_ENTRIES
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS
-from sqsdelay.sqs.client import client_config
 from sqsdelay.sqs.sender import ASYNC_CONCURRENCY
 
 DAY = 24 * 3600
@@ -35,8 +35,8 @@ FEW = 5
 
 def delay_sender(stub: Stub, *, concurrency: int, linger_ms: float = 0) -> DelaySender:
     """A sender with a client as it makes itself, of the stub."""
-    config = client_config(connections=concurrency, parameter_validation=False)
-    return DelaySender(stub.client(config=config), concurrency=concurrency, linger_ms=linger_ms)
+    client = own_client(stub, connections=concurrency)
+    return DelaySender(client, concurrency=concurrency, linger_ms=linger_ms)
 
 
 def to_thread(stub: Stub) -> Work:
@@ -75,28 +75,6 @@ def threads(stub: Stub, *, number: int, linger_ms: float) -> Work:
     return work
 
 
-def entries() -> list[Any]:
-    """A batch by hand."""
-    attributes = {"kind": {"DataType": "String", "StringValue": "reminder"}}
-    return [
-        {"Id": str(n), "MessageBody": BODY, "MessageAttributes": attributes}
-        for n in range(MAX_BATCH_ENTRIES)
-    ]
-
-
-def boto3_by_hand(stub: Stub) -> Work:
-    """Batches of ten in 16 threads."""
-    client = stub.client(config=client_config(connections=16, parameter_validation=False))
-    url = f"{stub.url}/000000000000/orders"
-
-    def work(messages: int) -> None:
-        with ThreadPoolExecutor(16) as pool:
-            for _ in range(messages // MAX_BATCH_ENTRIES):
-                pool.submit(client.send_message_batch, QueueUrl=url, Entries=entries())
-
-    return work
-
-
 def aiobotocore_by_hand(stub: Stub) -> Work:
     """Batches of ten, 16 at a time."""
     session = importlib.import_module("aiobotocore.session").get_session()
@@ -104,11 +82,12 @@ def aiobotocore_by_hand(stub: Stub) -> Work:
     config = configured(parameter_validation=False, max_pool_connections=16, user_agent="x")
 
     async def work(messages: int) -> None:
-        lanes, url = asyncio.Semaphore(16), f"{stub.url}/000000000000/orders"
+        lanes, url = asyncio.Semaphore(16), f"{stub.url}/000000000000/orders-delay.fifo"
 
         async def send(client: Any) -> None:
+            entries = [entry(str(number)) for number in range(MAX_BATCH_ENTRIES)]
             async with lanes:
-                await client.send_message_batch(QueueUrl=url, Entries=entries())
+                raise_failed(await client.send_message_batch(QueueUrl=url, Entries=entries))
 
         async with session.create_client(
             "sqs",
@@ -151,7 +130,7 @@ def benchmark(stub: Stub, *, messages: int, rounds: int) -> bool:
     contestants: dict[str, Work] = {}
     if importlib.util.find_spec("aiobotocore"):
         contestants["aiobotocore, batches by hand"] = aiobotocore_by_hand(stub)
-    contestants["boto3, batches by hand, 16 threads"] = boto3_by_hand(stub)
+    contestants["boto3, batches by hand, 16 threads"] = PlainBoto3(stub, own_client(stub)).send
     contestants["asyncio.to_thread(sender.send)"] = to_thread(stub)
     contestants["AsyncDelaySender.send"] = coalesced(stub)
     print(f"{messages:,} tasks at once")

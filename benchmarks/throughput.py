@@ -38,29 +38,15 @@ THREADS = 16
 class PlainBoto3:
     """What one writes by hand: full batches in threads, failures noticed, nothing more."""
 
-    def __init__(self, stub: Stub) -> None:
-        self._client = stub.client(connections=THREADS)
+    def __init__(self, stub: Stub, client: Any = None) -> None:
+        self._client = client or stub.client(connections=THREADS)
         account = f"{stub.url}/000000000000"
         self._destination = f"{account}/{ENDPOINT}"
         self._delay_queue = f"{account}/{ENDPOINT}-delay.fifo"
 
     def send(self, messages: int) -> None:
         """Send to the delay queue, as `DelaySender.send_many` does."""
-        entries: list[Any] = []
-        for number in range(messages):
-            message_id = str(uuid.uuid4())
-            entries.append(
-                {
-                    "Id": str(number % MAX_BATCH_ENTRIES),
-                    "MessageBody": BODY,
-                    "MessageGroupId": message_id,
-                    "MessageDeduplicationId": message_id,
-                    "MessageAttributes": {
-                        "kind": _string("reminder"),
-                        DELAY_SECONDS: _string(str(A_DAY)),
-                    },
-                }
-            )
+        entries = [entry(str(number % MAX_BATCH_ENTRIES)) for number in range(messages)]
         batches = [
             entries[start : start + MAX_BATCH_ENTRIES]
             for start in range(0, messages, MAX_BATCH_ENTRIES)
@@ -96,7 +82,7 @@ class PlainBoto3:
                     for number, message in enumerate(received)
                 ],
             )
-            _raise_failed(answer)
+            raise_failed(answer)
 
     def _moved(self, entry_id: str, message: Any, now_ms: int) -> tuple[str, Any]:
         attributes = dict(message["MessageAttributes"])
@@ -116,22 +102,44 @@ class PlainBoto3:
         }
 
     def _send_batch(self, queue_url: str, entries: list[Any]) -> None:
-        _raise_failed(self._client.send_message_batch(QueueUrl=queue_url, Entries=entries))
+        raise_failed(self._client.send_message_batch(QueueUrl=queue_url, Entries=entries))
+
+
+class CallsAlone(PlainBoto3):
+    """The three calls of a hop, with nothing around them: nobody can be cheaper with this client."""
+
+    def _moved(self, entry_id: str, message: Any, now_ms: int) -> tuple[str, Any]:  # noqa: ARG002
+        return self._delay_queue, entry(entry_id)
+
+
+def entry(entry_id: str) -> dict[str, Any]:
+    """Of a batch by hand."""
+    message_id = str(uuid.uuid4())
+    return {
+        "Id": entry_id,
+        "MessageBody": BODY,
+        "MessageGroupId": message_id,
+        "MessageDeduplicationId": message_id,
+        "MessageAttributes": {
+            "kind": _string("reminder"),
+            DELAY_SECONDS: _string(str(A_DAY)),
+        },
+    }
 
 
 def _string(value: str) -> dict[str, str]:
     return {"DataType": "String", "StringValue": value}
 
 
-def _raise_failed(answer: Any) -> None:
+def raise_failed(answer: Any) -> None:
+    """Where SQS did not take an entry."""
     if answer.get("Failed"):
         raise RuntimeError(f"the stub failed entries: {answer['Failed']}")
 
 
 def send_many(stub: Stub) -> Work:
     """`DelaySender.send_many` with as many batches in flight, and a client as it makes itself."""
-    config = client_config(connections=THREADS, parameter_validation=False)
-    sender = DelaySender(stub.client(config=config), concurrency=THREADS)
+    sender = DelaySender(own_client(stub, connections=THREADS), concurrency=THREADS)
 
     def work(messages: int) -> None:
         results = sender.send_many(
@@ -145,9 +153,9 @@ def send_many(stub: Stub) -> Work:
     return work
 
 
-def own_client(stub: Stub, *, http: str) -> Any:
-    """A client as a worker makes it for itself."""
-    client = stub.client(config=client_config(connections=64, parameter_validation=False))
+def own_client(stub: Stub, *, http: str = "botocore", connections: int = 64) -> Any:
+    """A client as senders and workers make it for themselves."""
+    client = stub.client(config=client_config(connections=connections, parameter_validation=False))
     if http == "curl" and (in_the_way := request_by_curl(client)):
         raise RuntimeError(in_the_way)
     return client
@@ -193,13 +201,16 @@ def benchmark(stub: Stub, *, messages: int, rounds: int) -> float:
     """
     plain = PlainBoto3(stub)
     rival = f"boto3, {THREADS} threads"
+    clients = {http: own_client(stub, http=http) for http in ("botocore", "curl")}
     print("send, delay of a day")
     sends = {rival: plain.send, "send_many": send_many(stub)}
     compared(stub, sends, messages=messages, rounds=rounds)
     works = {
         rival: plain.relay,
-        "DelayConsumer.run": run(own_client(stub, http="botocore")),
-        "DelayConsumer.run, http=curl": run(own_client(stub, http="curl")),
+        "DelayConsumer.run": run(clients["botocore"]),
+        "the calls alone": CallsAlone(stub, clients["botocore"]).relay,
+        "DelayConsumer.run, http=curl": run(clients["curl"]),
+        "the calls alone, http=curl": CallsAlone(stub, clients["curl"]).relay,
     }
     worst = 0.0
     for what, seconds in (("requeued", A_DAY), ("handed over", LAST_SECONDS)):

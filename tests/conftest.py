@@ -46,7 +46,10 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.markexpr == "not nightly" and not config.getoption("--hypothesis-profile"):
+        from sqsdelay.testing.store_contract import StoreContract
+
         settings.load_profile("by day")
+        StoreContract.contended = 40
 
 
 @pytest.hookimpl(tryfirst=True)

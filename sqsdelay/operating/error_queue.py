@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar, overload
 
 from sqsdelay.core import outgoing
 from sqsdelay.core.delay import Reject, seconds_until
@@ -17,6 +17,8 @@ from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, misd
 from sqsdelay.core.rejection import Rejection, read_rejection
 from sqsdelay.errors import InvalidMessage, SqsDelayError
 from sqsdelay.ports.queues import Failure, Queues, SendReceipt
+
+T = TypeVar("T")
 
 HOLD_SECONDS: Final = 120
 """How long a received message stays hidden if the process dies before releasing it."""
@@ -85,6 +87,10 @@ class ErrorQueue:
     def __init__(self, queues: Queues, endpoint: Endpoint) -> None:
         self._queues, self._endpoint = queues, endpoint
 
+    @overload
+    def look(self, limit: int) -> list[Rejection]: ...
+    @overload
+    def look(self, limit: int, keep: Callable[[Rejection], T]) -> list[T]: ...
     def look(self, limit: int, keep: Callable[[Rejection], Any] | None = None) -> list[Any]:
         """Up to ``limit`` messages, as SQS hands them out, oldest rejection first.
 

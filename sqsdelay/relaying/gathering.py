@@ -82,16 +82,6 @@ def unpacked(group: ReceivedMessage) -> Sequence[ReceivedMessage]:
         return [replace(group, unreadable=f"not a group of copies: {error!r}"[:200])]
 
 
-def parted(
-    copies: Iterable[ReceivedMessage], is_far: Callable[[ReceivedMessage], bool]
-) -> tuple[list[ReceivedMessage], list[ReceivedMessage]]:
-    """Those that wait for others, and those that do not."""
-    far, near = list[ReceivedMessage](), list[ReceivedMessage]()
-    for copy in copies:
-        (far if is_far(copy) else near).append(copy)
-    return far, near
-
-
 def forwards(endpoint: Endpoint, outcomes: Iterable[Outcome]) -> list[Move]:
     """Moves of these outcomes' copies to the parking queue: as few messages as hold them."""
     moves, texts = list[Move](), list[str]()
@@ -124,15 +114,15 @@ class ForwardingRelay(Relay):
     def _decide(self, copies: Sequence[ReceivedMessage]) -> Iterator[Move | Outcome]:
         """Far copies are forwarded, if they are small: for a larger one the parking queue would cost more
         than a store. Whoever parks them reads their amendments."""
-
-        def is_far(copy: ReceivedMessage) -> bool:
-            return self.parks(copy) and size_of(group_of([packed(copy)]), {}) <= GROUP_BYTES
-
-        far, near = parted(copies, is_far)
+        far, near = list[Outcome](), list[ReceivedMessage]()
+        for copy in copies:
+            if self.parks(copy) and size_of(group_of([packed(copy)]), {}) <= GROUP_BYTES:
+                due_ms = getattr(self._read(copy), "due_ms", None)
+                far.append(Outcome(copy, Status.FORWARDED, due_ms))
+            else:
+                near.append(copy)
         yield from super()._decide(near)
-        read = [(copy, self._read(copy)) for copy in far]
-        outcomes = [Outcome(c, Status.FORWARDED, getattr(m, "due_ms", None)) for c, m in read]
-        yield from forwards(self._endpoint, outcomes)
+        yield from forwards(self._endpoint, far)
 
 
 _Groups = list[tuple[ReceivedMessage, Sequence[ReceivedMessage]]]
@@ -278,8 +268,9 @@ class Intake:
 
     def settle(self, batch: InHand, *, gather: bool = False) -> list[Outcome]:
         """Have the relay work on a batch, but for what is gathered."""
-        gathers = bool(gather and self.most)
-        far, near = parted(batch.copies, lambda copy: gathers and self.relay.parks(copy))
+        far, near = list[ReceivedMessage](), list[ReceivedMessage]()
+        for copy in batch.copies:
+            (far if gather and self.most and self.relay.parks(copy) else near).append(copy)
         left = False
         try:
             outcomes = self.relay.process(near, held=lambda: self.held(batch)) if near else []

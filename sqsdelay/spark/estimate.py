@@ -9,19 +9,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
+from math import inf
 from operator import mul
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sqsdelay.core import limits
-from sqsdelay.core.message import Message, OutgoingMessage, size_of, string
+from sqsdelay.core.message import Message, size_of, string
 from sqsdelay.cost import Prices, shipped_prices, workload
 from sqsdelay.cost.strategies import RELAYED_ON_TIME, Way, rate, ways
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.ports.queues import Failure, Queues, SendReceipt
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.run import Counts
 from sqsdelay.stores import s3_settings_of
@@ -116,16 +116,13 @@ def _grouped(numbers: DataFrame, edges: Sequence[int]) -> DataFrame:
     """By the longest delay of their segment and by size, the sums a bill depends on."""
     ends = " ".join(f"WHEN delay_seconds <= {end} THEN {end}" for end in edges)
     messages, seconds = (F.col(n).cast("decimal(19,0)") for n in ("messages", "delay_seconds"))
-    sums = {"messages": messages, "hops": messages * hops_of(F.col("delay_seconds"))}
+    # As `Workload.hops` has them.
+    spans = F.ceil(F.col("delay_seconds") / limits.DEFAULT_HOP_SECONDS)
+    hops = F.greatest(spans - 1, F.lit(0)).cast("decimal(18,0)")
+    sums = {"messages": messages, "hops": messages * hops}
     sums["seconds"] = messages * seconds.cast("decimal(18,0)")
     totals = (F.sum(each).cast("decimal(38,0)").alias(name) for name, each in sums.items())
     return numbers.groupBy(F.expr(f"CASE {ends} END"), "size").agg(*totals)
-
-
-def hops_of(seconds: Column) -> Column:
-    """`Workload.hops` of a column of delays."""
-    hops = F.greatest(F.ceil(seconds / limits.DEFAULT_HOP_SECONDS) - 1, F.lit(0))
-    return hops.cast("decimal(18,0)")
 
 
 _CALLS_A_SECOND: Final = 2_400
@@ -134,28 +131,14 @@ _CALLS_A_SECOND: Final = 2_400
 _FAR_DEARER: Final = 2
 
 
-class UnsentQueues:
-    """The real queues, asked as for a send; what would be sent is taken for sent."""
-
-    def __init__(self, queues: Queues) -> None:
-        self._queues = queues
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._queues, name)
-
-    def send_batch(self, _: str, entries: Sequence[OutgoingMessage]) -> list[SendReceipt | Failure]:
-        """Send nothing."""
-        return [SendReceipt("not-sent") for _ in entries]
-
-
 class Planned:
     """What a task would send, summed up so that any way of delaying it can be priced: what is due after
     ``now_ms`` is delayed."""
 
-    def __init__(self, options: Options, now_ms: int, prices: Prices | None = None) -> None:
+    def __init__(self, options: Options, now_ms: int) -> None:
         self._compared, self._chosen = _compared(options)
         self._edges = edges_of(self._compared)
-        self._prices = prices or shipped_prices()
+        self._prices = shipped_prices()
         self._now_ms = now_ms
         self._sums: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0, 0])
 
@@ -175,28 +158,26 @@ class Planned:
         """Add what it costs each way, and how many are relayed: a few numbers, whatever was planned."""
         for (longest, size), sums in self._sums.items():
             for way in self._compared:
-                counts.add_cost(way.name, cost_of(way, longest, size, sums, self._prices))
+                cost = cost_of(way, longest, size, sums, self._prices)
+                counts.costs[way.name] += inf if cost is None else cost
             relays = self._chosen.strategy_of(longest) == "relay"
             if relays and longest > limits.MAX_MESSAGE_TIMER_SECONDS:
                 counts.relayed += sums[0]
 
 
-def plan_of(counts: Counts, options: Options, prices: Prices | None = None) -> dict[str, Any]:
+def plan_of(counts: Counts, options: Options) -> dict[str, Any]:
     """What each way costs, how long sending takes, whether the relay holds it; warnings."""
     compared, chosen = _compared(options)
-    costs = {way.name: counts.costs.get(way.name, Fraction(0)) for way in compared}
-    possible = {name: cost for name, cost in costs.items() if cost is not None}
-    cheapest = min(possible, key=lambda name: possible[name], default=None)
-    currency = (prices or shipped_prices()).currency
-    warnings = []
-    if cheapest is not None and chosen.name in possible:
-        mine, least = possible[chosen.name], possible[cheapest]
-        if mine - least > 1 and mine > _FAR_DEARER * least:
-            parks = "give a store (--store) to park messages due far ahead"
-            warnings.append(
-                f"{chosen.name} costs {float(mine):.2f} {currency}, {cheapest} {float(least):.2f}: "
-                + ("docs/cost.md compares the stores" if options.store else parks)
-            )
+    costs = {way.name: counts.costs[way.name] for way in compared}
+    cheapest = min(costs, key=lambda name: costs[name])
+    mine, least = costs[chosen.name], costs[cheapest]
+    currency, warnings = shipped_prices().currency, []
+    if mine < inf and mine - least > 1 and mine > _FAR_DEARER * least:
+        parks = "give a store (--store) to park messages due far ahead"
+        warnings.append(
+            f"{chosen.name} costs {float(mine):.2f} {currency}, {cheapest} {float(least):.2f}: "
+            + ("docs/cost.md compares the stores" if options.store else parks)
+        )
     if counts.relayed > RELAYED_ON_TIME:
         warnings.append(
             f"{counts.relayed:,} messages are relayed, and the deployed function holds {RELAYED_ON_TIME:,} "
@@ -204,9 +185,9 @@ def plan_of(counts: Counts, options: Options, prices: Prices | None = None) -> d
         )
     return {
         "currency": currency,
-        "costs": {n: None if cost is None else f"{float(cost):.2f}" for n, cost in costs.items()},
+        "costs": {n: None if cost == inf else f"{float(cost):.2f}" for n, cost in costs.items()},
         "way": chosen.name,
-        "cheapest": cheapest,
+        "cheapest": None if least == inf else cheapest,
         "seconds_at_quota": -(-counts.sent // (_CALLS_A_SECOND * limits.MAX_BATCH_ENTRIES)),
         "relayed": counts.relayed,
         "relay_holds": RELAYED_ON_TIME,

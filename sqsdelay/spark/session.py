@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -83,8 +83,8 @@ def session(
         chosen |= _LOOPBACK
         # Spark's workers would be the PATH's python3, which need not be this one.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master(master).appName(app_name)
-    builder = builder.config(map={**chosen, **(settings or {})})
+    chosen |= settings or {}
+    builder = SparkSession.builder.master(master).appName(app_name).config(map={**chosen})
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -104,19 +104,17 @@ def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[Non
     """A session that has these settings until the block ends."""
     from pyspark.errors import IllegalArgumentException
 
-    before: Any = {name: spark.conf.get(name) for name in settings}
-    try:
-        try:
-            for name, value in settings.items():
+    with ExitStack() as before:
+        for name, value in settings.items():
+            kept: Any = spark.conf.get(name)
+            try:
                 spark.conf.set(name, value)
-        except IllegalArgumentException as error:  # Only time zones are anybody's choice.
-            raise InvalidSetting(
-                f"time zone {value!r} is not known to Spark; write e.g. Europe/Berlin or +02:00"
-            ) from error
+            except IllegalArgumentException as error:  # Only time zones are anybody's choice.
+                raise InvalidSetting(
+                    f"time zone {value!r} is not known to Spark; write e.g. Europe/Berlin or +02:00"
+                ) from error
+            before.callback(spark.conf.set, name, kept)
         yield
-    finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)
 
 
 def check_java() -> None:

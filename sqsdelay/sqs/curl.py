@@ -225,8 +225,7 @@ def _header_lines(headers: Mapping[str, Any], token: str | None) -> list[str]:
     if token:
         lines.append(f"X-Amz-Security-Token: {token}")
     # Nor does botocore wait to be told that it may send a large body.
-    lines.append("Expect:")
-    return lines
+    return [*lines, "Expect:"]
 
 
 def _headers(lines: Iterable[bytes]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from sqsdelay.sqs.receivers import in_thread
 from sqsdelay.testing import LocalAws
 from tests.guides.page import Block, blocks
 from tests.patience import PATIENCE_SECONDS, ended
+from tests.services.endpoints import in_queue
 from tests.services.processes import environment
 
 PAGE: Final = "docs/senders-contract.md"
@@ -83,14 +84,7 @@ class Site:
         while len(found) < count:
             assert time.monotonic() < deadline, found
             assert not self._relaying.done(), self._relaying.exception()
-            answer = self.sqs.receive_message(
-                QueueUrl=self.url,
-                MaxNumberOfMessages=10,
-                WaitTimeSeconds=5,
-                MessageAttributeNames=["All"],
-                MessageSystemAttributeNames=["All"],
-            )
-            for message in answer.get("Messages", []):
+            for message in in_queue(self.sqs, self.url, wait=5):
                 self.sqs.delete_message(QueueUrl=self.url, ReceiptHandle=message["ReceiptHandle"])
                 assert message["Body"] not in found
                 found[message["Body"]] = message | {"at": datetime.now(UTC)}

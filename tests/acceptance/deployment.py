@@ -9,6 +9,7 @@ from typing import Any
 
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
+from tests.services.endpoints import in_queue
 from tests.services.processes import run
 
 
@@ -21,13 +22,7 @@ def receive(
     received: list[dict[str, Any]] = []
     while len(received) < count:
         assert time.monotonic() < deadline, f"{len(received)} of {count} messages in {within} s"
-        answer = sqs.receive_message(
-            QueueUrl=queue_url,
-            MaxNumberOfMessages=10,
-            WaitTimeSeconds=1,
-            MessageAttributeNames=["All"],
-        )
-        for message in answer.get("Messages", []):
+        for message in in_queue(sqs, queue_url, wait=1):
             received.append({**message, "ArrivedAt": time.time()})
             sqs.delete_message(QueueUrl=queue_url, ReceiptHandle=message["ReceiptHandle"])
     return received

@@ -13,9 +13,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+from sqsdelay.core.delay import SystemClock
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching import ExactlyOnce
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
@@ -23,6 +25,8 @@ from sqsdelay.ports.queues import Failure
 from sqsdelay.ports.stores import Claim, DelayedMessageStore
 from sqsdelay.stores import DynamoDbStore, open_store
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
+from tests.messages import a_message
+from tests.patience import PATIENCE_SECONDS
 
 AFTER_CLAIM = "after-claim"
 DURING_SEND = "during-send"
@@ -133,6 +137,28 @@ def main(given: Mapping[str, Any], ready: Callable[[], object] = int) -> None:
     ready()
     Dispatcher(store, destination, settings=settings).run(stop)
     store.close()
+
+
+def now_ms() -> int:
+    return SystemClock().now_ms()
+
+
+def message(message_id: str, in_ms: int = 0) -> StoredMessage:
+    return a_message(message_id, now_ms() + in_ms)
+
+
+@contextmanager
+def dispatching(*dispatchers: Dispatcher) -> Iterator[None]:
+    """The dispatchers, each in a thread; what they raise is raised at the end."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(len(dispatchers)) as pool:
+        running = [pool.submit(each.run, stop) for each in dispatchers]
+        try:
+            yield
+        finally:
+            stop.set()
+        for run in running:
+            run.result(timeout=PATIENCE_SECONDS)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import pytest
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.testing.local_aws import LocalAws
 from tests.guides.test_celery_guide import guide_blocks
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services import packages
 from tests.services.endpoints import create_endpoint
 from tests.services.processes import CELERY, ROOT, Running, run, running
@@ -127,16 +127,15 @@ def drained(local_aws: LocalAws, queue: str) -> bool:
     """Whether nothing waits in the queue or its delay queue, or is in flight."""
     client = local_aws.client("sqs")
     urls = [client.get_queue_url(QueueName=n)["QueueUrl"] for n in (queue, f"{queue}-delay.fifo")]
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
+
+    def empty() -> bool:
         counts: list[str] = []
         for url in urls:
             answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])
             counts += [n for k, n in answer["Attributes"].items() if k.startswith("Approximate")]
-        if set(counts) == {"0"}:
-            return True
-        time.sleep(0.2)
-    return False
+        return set(counts) == {"0"}
+
+    return wait_for(empty)
 
 
 def ran_once_and_not_early(local_aws: LocalAws, ours: Site, countdown: float) -> None:

@@ -21,7 +21,7 @@ from sqsdelay.errors import CriticalError, StoreError, StoreUnavailable
 from sqsdelay.ports.queues import Failure
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.testing import InMemoryOutbox
-from tests.acceptance.dispatchers import dispatching, message
+from tests.acceptance.dispatcher_process import dispatching, message
 from tests.patience import wait_for
 from tests.services.postgres import PostgresServer, postgres_server
 

@@ -31,7 +31,7 @@ from tests.acceptance.dispatcher_process import (
     main,
 )
 from tests.messages import a_message
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.postgres import database
 from tests.services.processes import FORKS
 
@@ -91,11 +91,8 @@ class Scene:
         return Dispatching(process, ready)
 
     def wait_until_empty(self, seconds: float = PATIENCE_SECONDS) -> None:
-        deadline = time.monotonic() + seconds
         with closing(open_store(self.url, endpoint="orders")) as store:
-            while store.pending_count():
-                assert time.monotonic() < deadline, f"{store.pending_count()} still pending"
-                time.sleep(0.05)
+            wait_for(lambda: not store.pending_count(), "some are still pending", seconds)
 
     def sent(self) -> Counter[str]:
         return Counter(self.file.read_text().split() if self.file.exists() else [])

@@ -32,8 +32,7 @@ from sqsdelay.receiving.deduplication import Copy
 from sqsdelay.stores.postgres.postgres_store import PostgresInbox, PostgresStore
 from sqsdelay.stores.sql import COLUMNS, row_of
 from sqsdelay.testing import InMemoryOutbox
-from tests.acceptance.dispatcher_process import BEFORE_REMOVAL_HANGS
-from tests.acceptance.dispatchers import dispatching, message, now_ms
+from tests.acceptance.dispatcher_process import BEFORE_REMOVAL_HANGS, dispatching, message, now_ms
 from tests.patience import wait_for
 from tests.services.network import HERE, VanishingHost
 from tests.services.postgres import database, pgbouncer, postgres_server

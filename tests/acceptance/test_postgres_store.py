@@ -26,7 +26,7 @@ from sqsdelay.stores import open_store
 from sqsdelay.stores.postgres.pool import TimedConnection
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.testing import InMemoryOutbox, ManualClock
-from tests.acceptance.dispatchers import dispatching, message, now_ms
+from tests.acceptance.dispatcher_process import dispatching, message, now_ms
 from tests.patience import PATIENCE_SECONDS, wait_for
 
 

@@ -13,7 +13,7 @@ from sqsdelay.core.delay import SystemClock
 from sqsdelay.dispatching.dispatcher import DelayedDelivery
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryOutbox
-from tests.acceptance.dispatchers import message
+from tests.acceptance.dispatcher_process import message
 from tests.patience import PATIENCE_SECONDS, wait_for
 
 

@@ -10,7 +10,7 @@ from sqsdelay import DelaySender
 from sqsdelay.core.outgoing import TraceHeader
 from sqsdelay.testing import LocalAws
 from tests.patience import PATIENCE_SECONDS
-from tests.services.endpoints import create_endpoint
+from tests.services.endpoints import create_endpoint, in_queue
 from tests.services.processes import running
 
 TRACEPARENT = "00-5759e988bd862e3fe1be46a994272793-53995c3f42cd8ad8-01"
@@ -61,13 +61,7 @@ def test_a_worker_traces_its_deliveries_and_counts(local_aws: LocalAws) -> None:
     (span,) = [json.loads(line) for line in worker.lines if f'"deliver {name}"' in line]
     assert span["parent_id"] is None
     assert [link["context"]["span_id"] for link in span["links"]] == ["0x53995c3f42cd8ad8"]
-    url = client.get_queue_url(QueueName=name)["QueueUrl"]
-    (message,) = client.receive_message(
-        QueueUrl=url,
-        WaitTimeSeconds=20,
-        MessageAttributeNames=["All"],
-        MessageSystemAttributeNames=["All"],
-    )["Messages"]
+    (message,) = in_queue(client, name, wait=20)
     assert message["MessageAttributes"]["traceparent"]["StringValue"] == TRACEPARENT
     told = TraceHeader.read(message["Attributes"]["AWSTraceHeader"])
     assert told is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqsdelay import DelayConsumer, unrestricted
 from sqsdelay.testing.local_aws import LocalAws
-from tests.services.endpoints import create_endpoint
+from tests.services.endpoints import create_endpoint, in_queue
 
 HOP = 1
 ATTRIBUTES = {
@@ -34,9 +34,7 @@ def test_a_mixed_batch_arrives_and_each_on_its_time(local_aws: LocalAws) -> None
     arrived: list[Any] = []
     while len(arrived) < 2:
         consumer.poll(wait_seconds=1)
-        arrived += client.receive_message(
-            QueueUrl=url, AttributeNames=["All"], MessageAttributeNames=["All"]
-        ).get("Messages", [])
+        arrived += in_queue(client, url)
     now, later = arrived
     assert now["MessageId"] == told["now"]["MessageId"]
     assert now["MessageAttributes"] == ATTRIBUTES

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
 import re
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
-
-from tests.approved.construct_face import construct_face
-from tests.approved.doors import offered
 
 FILE: Final = Path(__file__).parent / "public_face.txt"
 
@@ -79,3 +79,80 @@ def _signature(value: Any) -> str:
         return re.sub(r"<function ([\w<>]+) at 0x[0-9a-f]+>", r"\1", text)
     except (TypeError, ValueError):  # a class of another language, or a type alias
         return ""
+
+
+DOOR: Final = "sqsdelay.cdk"
+FOLDER: Final = Path(__file__).parents[2] / "sqsdelay" / "cdk"
+"""Read from its source: importing it would start Node."""
+
+
+def construct_names() -> list[str]:
+    """What the door offers: its ``__all__``."""
+    tree = ast.parse((FOLDER / "__init__.py").read_text())
+    (listed,) = (
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    return list(ast.literal_eval(listed))
+
+
+def construct_face() -> str:
+    """A line for each class, its parameters or fields, its public methods."""
+    classes = {
+        node.name: node
+        for path in sorted(FOLDER.glob("*.py"))
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
+    lines = [DOOR]
+    for name in construct_names():
+        lines.append(f"    class {name}")
+        for member in classes[name].body:
+            if isinstance(member, ast.AnnAssign):
+                lines.append(f"        {ast.unparse(member)}")
+            elif isinstance(member, ast.FunctionDef) and (
+                member.name == "__init__" or member.name[0] != "_"
+            ):
+                returned = "" if member.returns is None else f" -> {ast.unparse(member.returns)}"
+                lines.append(f"        {member.name}({ast.unparse(member.args)}){returned}")
+    return "\n".join(lines) + "\n"
+
+
+DOORS: Final = (
+    "sqsdelay",
+    "sqsdelay.errors",
+    "sqsdelay.sending",
+    "sqsdelay.relaying",
+    "sqsdelay.dispatching",
+    "sqsdelay.timeouts",
+    "sqsdelay.receiving",
+    "sqsdelay.operating",
+    "sqsdelay.ledger",
+    "sqsdelay.sqs",
+    "sqsdelay.rabbitmq",
+    "sqsdelay.stores",
+    "sqsdelay.s3",
+    "sqsdelay.ledger.firehose",
+    "sqsdelay.celery",
+    "sqsdelay.dramatiq",
+    "sqsdelay.taskiq",
+    "sqsdelay.opentelemetry",
+    "sqsdelay.spark",
+    "sqsdelay.cost",
+    "sqsdelay.testing",
+)
+
+
+def names(door: ModuleType) -> list[str]:
+    """What a door offers: its ``__all__``, or the classes that stand in it."""
+    own = [
+        n for n, value in vars(door).items() if getattr(value, "__module__", "") == door.__name__
+    ]
+    return sorted(getattr(door, "__all__", own))
+
+
+def offered() -> dict[str, dict[str, Any]]:
+    """Of each door its names and what they stand for."""
+    doors = {name: importlib.import_module(name) for name in DOORS}
+    return {name: {n: getattr(door, n) for n in names(door)} for name, door in doors.items()}

@@ -32,7 +32,7 @@ from sqsdelay.testing import (
 from sqsdelay.testing.broker_contract import MISSING, Received
 from tests.acceptance.rabbitmq.broker import Broker
 from tests.guides.page import ROOT
-from tests.services.endpoints import create_endpoint
+from tests.services.endpoints import create_endpoint, in_queue
 
 ORDERS = Endpoint.parse("orders")
 DOCUMENTED = str(ROOT / "docs/custom_broker.py")
@@ -85,9 +85,7 @@ class OnMoto:
 def taken(client: Any, queue: str) -> list[Any]:
     url = client.get_queue_url(QueueName=queue)["QueueUrl"]
     found: list[Any] = []
-    while got := client.receive_message(
-        QueueUrl=url, MaxNumberOfMessages=10, MessageAttributeNames=["All"]
-    ).get("Messages"):
+    while got := in_queue(client, url):
         for each in got:
             client.delete_message(QueueUrl=url, ReceiptHandle=each["ReceiptHandle"])
         found += got

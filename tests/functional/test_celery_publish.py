@@ -28,7 +28,7 @@ from sqsdelay.errors import ConfigurationError, DelayQueueMissing, InvalidDelay,
 from sqsdelay.relaying.outcomes import Status
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing.local_aws import LocalAws
-from tests.services.endpoints import create_endpoint
+from tests.services.endpoints import create_endpoint, in_queue
 from tests.services.network import TcpProxy
 
 HOUR = 3600
@@ -64,14 +64,7 @@ class Site:
         return str(self.sqs.get_queue_url(QueueName=queue)["QueueUrl"])
 
     def receive(self, queue: str, *, wait: int = 5) -> list[dict[str, Any]]:
-        answer = self.sqs.receive_message(
-            QueueUrl=self.url(queue),
-            MaxNumberOfMessages=10,
-            WaitTimeSeconds=wait,
-            MessageAttributeNames=["All"],
-            AttributeNames=["All"],
-        )
-        return list(answer.get("Messages", []))
+        return in_queue(self.sqs, queue, wait=wait)
 
     def delayed(self, queue: str | None = None) -> dict[str, Any]:
         """The one message in a queue's delay queue."""

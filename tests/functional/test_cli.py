@@ -25,6 +25,7 @@ from sqsdelay.core.schedule_input import SOONEST_SECONDS
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.sqs import DelaySender, SqsQueues
 from tests.patience import PATIENCE_SECONDS
+from tests.services.endpoints import in_queue
 from tests.services.processes import run, typed
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -38,14 +39,6 @@ def cli() -> Iterator[Cli]:
         yield typed
     for number, handler in stopping.items():
         signal.signal(number, handler)  # a worker takes them
-
-
-def messages(queue: str) -> list[dict[str, Any]]:
-    client = boto3.client("sqs")
-    url = client.get_queue_url(QueueName=queue)["QueueUrl"]
-    asked: Any = {"MaxNumberOfMessages": 10, "MessageAttributeNames": ["All"]}
-    answer = client.receive_message(QueueUrl=url, **asked)
-    return list(answer.get("Messages", []))  # type: ignore[arg-type]
 
 
 def test_the_version_is_the_installed_packages(cli: Cli) -> None:
@@ -163,7 +156,7 @@ def test_send_one_message(cli: Cli) -> None:
     past = ("--due-at", "2020-01-01T00:00:00Z")
     code, out, _ = cli("send", "orders", "--body", "y", *past, "--json")
     assert json.loads(out)["route"] == "direct"
-    assert [message["Body"] for message in messages("orders")] == ["y"]
+    assert [message["Body"] for message in in_queue(boto3.client("sqs"), "orders")] == ["y"]
 
 
 def test_send_a_file_reports_bad_lines_and_sends_the_rest(cli: Cli, tmp_path: Path) -> None:
@@ -194,7 +187,10 @@ def test_send_a_file_reports_bad_lines_and_sends_the_rest(cli: Cli, tmp_path: Pa
     assert "line 7: body contains the character U+DCFF" in err
     assert "4 sent, 6 not sent" in err
     assert "" not in err.splitlines()
-    arrived = {message["Body"]: message.get("MessageAttributes") for message in messages("orders")}
+    arrived = {
+        message["Body"]: message.get("MessageAttributes")
+        for message in in_queue(boto3.client("sqs"), "orders")
+    }
     assert arrived == {
         "a": None,
         '{"order":7}': {
@@ -319,7 +315,7 @@ def test_a_run_deletes_its_own_messages_only(cli: Cli) -> None:
     run.follow(lambda _: Table(), **settings, quiet=True)
     summary = run.summary()
     assert (summary.delivered, summary.lost, summary.altered) == (3, 0, 0)
-    assert [each["Body"] for each in messages("orders")] == ["foreign"]
+    assert [each["Body"] for each in in_queue(boto3.client("sqs"), "orders")] == ["foreign"]
 
 
 def test_a_foreign_due_time_is_no_crash(cli: Cli) -> None:
@@ -362,7 +358,7 @@ def test_attributes_of_each_kind_are_sent(cli: Cli) -> None:
     given = ("tenant=acme=b", "tries:Number=3", "key:Binary.x=AAE=")
     options = [word for each in given for word in ("--attribute", each)]
     assert cli("send", "orders", "--body", "x", *options)[0] == 0
-    (message,) = messages("orders")
+    (message,) = in_queue(boto3.client("sqs"), "orders")
     found = message["MessageAttributes"]
     assert found["tenant"] == {"DataType": "String", "StringValue": "acme=b"}
     assert found["tries"] == {"DataType": "Number", "StringValue": "3"}

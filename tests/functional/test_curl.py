@@ -283,8 +283,6 @@ def test_instrumentations_see_each_call(server: Server, monkeypatch: pytest.Monk
 def test_without_keys_the_error_is_botocores(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A session that an earlier test began would have its keys still.
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     keys = {"aws_access_key_id": None, "aws_secret_access_key": None}

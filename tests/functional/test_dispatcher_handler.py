@@ -15,21 +15,18 @@ import boto3
 import pytest
 import time_machine
 from moto import mock_aws
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from lambdas.dispatcher import handler as module
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import QueueUnavailable, StoreMissing
 from sqsdelay.ledger.events import EventKind, from_json
-from sqsdelay.opentelemetry import OpenTelemetryTracing
 from sqsdelay.ports.queues import Failure
 from sqsdelay.stores import DynamoDbStore
+from tests.functional.test_handler import traced
 from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS
-from tests.services.endpoints import create_endpoint
+from tests.services.endpoints import create_endpoint, in_queue
 from tests.services.lambda_function import Context
 
 START = datetime(2027, 3, 1, 12, tzinfo=UTC)
@@ -76,7 +73,7 @@ def test_releases_what_is_due_within_a_message_timer(sqs: Any, store: DynamoDbSt
     attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
     assert attributes["ApproximateNumberOfMessages"] == "1"
     assert attributes["ApproximateNumberOfMessagesDelayed"] == "1"
-    (received,) = sqs.receive_message(QueueUrl=url, MessageAttributeNames=["All"])["Messages"]
+    (received,) = in_queue(sqs, url)
     assert received["Body"] == "body of now"
     assert received["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == "now"
 
@@ -85,12 +82,7 @@ def test_a_release_begins_a_trace_linked_to_the_send(
     sqs: Any, store: DynamoDbStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The header that the message was stored with names the span of its send."""
-    spans = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(spans))
-    monkeypatch.setattr(
-        module, "if_installed", lambda ledger: (OpenTelemetryTracing(provider), ledger)
-    )
+    spans = traced(module, monkeypatch)
     header = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
     store.store([replace(parked("now", -5), trace_header=header)])
     assert module.handler({}, Context())["released"] == 1
@@ -104,8 +96,7 @@ def test_what_cannot_be_sent_is_rejected_with_a_reason(sqs: Any, store: DynamoDb
     store.store([parked("lost", 0, destination="nowhere"), parked("good", 1)])
     counts = module.handler({}, Context())
     assert (counts["released"], counts["rejected"]) == (1, 1)
-    url = sqs.get_queue_url(QueueName="orders-delay-error")["QueueUrl"]
-    (received,) = sqs.receive_message(QueueUrl=url, MessageAttributeNames=["All"])["Messages"]
+    (received,) = in_queue(sqs, "orders-delay-error")
     about = json.loads(received["MessageAttributes"]["sqsdelay.Error"]["StringValue"])
     assert "nowhere does not exist" in about["reason"]
     assert (about["messageId"], about["destination"]) == ("lost", "nowhere")
@@ -284,10 +275,8 @@ def test_a_run_cut_off_hands_over_to_the_next(
 
 def received(sqs: Any) -> Counter[str]:
     """The ids of all messages in the endpoint's queue, and how often each is there."""
-    url, found = sqs.get_queue_url(QueueName="orders")["QueueUrl"], Counter[str]()
-    while answer := sqs.receive_message(
-        QueueUrl=url, MaxNumberOfMessages=10, MessageAttributeNames=["All"]
-    ).get("Messages"):
+    found = Counter[str]()
+    while answer := in_queue(sqs, "orders"):
         found.update(m["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] for m in answer)
     return found
 

@@ -91,30 +91,32 @@ def calls_of(store: DynamoDbStore) -> Counter[str]:
     return calls
 
 
-def test_a_hot_hour_is_spread(make: Make, clock: ManualClock) -> None:
+@pytest.mark.parametrize("count", [160, pytest.param(400, marks=pytest.mark.nightly)])
+def test_a_hot_hour_is_spread(make: Make, clock: ManualClock, count: int) -> None:
     """Messages due at the same instant lie on all shards, about evenly."""
     store = make(shards=8)
     store.set_up()
     due_ms = clock.now_ms() + DAY_MS
-    store.store([made_up(due_ms) for _ in range(160)])
+    store.store([made_up(due_ms) for _ in range(count)])
     counts = Counter(i["p"]["S"] for i in items(store) if i["p"]["S"].count("/") == 2)
     assert len(counts) == 8
-    assert min(counts.values()) > 160 / 8 / 3
+    assert min(counts.values()) > count / 8 / 3
 
 
+@pytest.mark.parametrize("count", [60, pytest.param(200, marks=pytest.mark.nightly)])
 def test_far_messages_are_released_without_a_write_each(
-    store: DynamoDbStore, clock: ManualClock
+    store: DynamoDbStore, clock: ManualClock, count: int
 ) -> None:
     """Put once, left to time to live: a batch costs two writes a shard, whatever its size."""
     due_ms = clock.now_ms() + DAY_MS
-    messages = [made_up(due_ms + n) for n in range(60)]
+    messages = [made_up(due_ms + n) for n in range(count)]
     calls = calls_of(store)
     store.store(messages)
     # Its shards, the hour, and one write each.
-    assert calls == {"PutItem": 62, "BatchGetItem": 1}
+    assert calls == {"PutItem": count + 2, "BatchGetItem": 1}
     clock.advance(DAY_MS / 1000 - 890)
     calls.clear()
-    assert released(store, clock, limit=100) == [m.message_id for m in messages]
+    assert released(store, clock, limit=300) == [m.message_id for m in messages]
     assert {n: calls[n] for n in ("PutItem", "DeleteItem")} == {"PutItem": 6, "DeleteItem": 0}
     assert released(store, clock) == []
     assert (store.pending_count(), store.pending(10), store.next_due_ms()) == (0, [], None)
@@ -123,10 +125,13 @@ def test_far_messages_are_released_without_a_write_each(
     assert store.reschedule(messages[7].message_id, due_ms + DAY_MS) is False
 
 
-def test_batches_follow_one_another_over_hours(store: DynamoDbStore, clock: ManualClock) -> None:
+@pytest.mark.parametrize("count", [30, pytest.param(120, marks=pytest.mark.nightly)])
+def test_batches_follow_one_another_over_hours(
+    store: DynamoDbStore, clock: ManualClock, count: int
+) -> None:
     """Cursors go from hour to hour, over empty ones too, and pass nothing that is not released."""
     chance = random.Random(7)
-    dues = [clock.now_ms() + HOUR_MS + chance.randrange(15 * HOUR_MS) for _ in range(30)]
+    dues = [clock.now_ms() + HOUR_MS + chance.randrange(15 * HOUR_MS) for _ in range(count)]
     messages = sorted((made_up(due) for due in dues), key=lambda m: (m.due_ms, m.message_id))
     store.store(messages)
     got: list[str] = []
@@ -496,16 +501,17 @@ def test_a_dead_dispatchers_lease_runs_out(
     assert store.pending_count() == 0
 
 
-def test_dispatchers_share_the_shards(make: Make, clock: ManualClock) -> None:
+@pytest.mark.parametrize("count", [80, pytest.param(400, marks=pytest.mark.nightly)])
+def test_dispatchers_share_the_shards(make: Make, clock: ManualClock, count: int) -> None:
     """One that finds all shards taken is left room for; the others keep what they had."""
     stores = [make(shards=8) for _ in range(3)]
     stores[0].set_up()
     due_ms = clock.now_ms() + DAY_MS
-    stores[0].store([made_up(due_ms + n) for n in range(80)])
+    stores[0].store([made_up(due_ms + n) for n in range(count)])
     clock.advance(DAY_MS / 1000)
     taken: list[set[int]] = []
     for turn in range(3):
-        claims = [store.claim(8, due_by_ms=clock.now_ms() + 1000) for store in stores]
+        claims = [store.claim(count // 10, due_by_ms=clock.now_ms() + 1000) for store in stores]
         inside = [claim.__enter__() for claim in claims]
         taken = [{b._lease.shard for b in c._batches if b._lease} for c in inside]  # type: ignore[attr-defined]
         assert sum(map(len, taken)) == len(set().union(*taken)), "a shard is leased twice"

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import boto3
@@ -36,7 +37,7 @@ from sqsdelay.ledger.firehose import CALL_SECONDS
 from sqsdelay.opentelemetry import OpenTelemetryTracing
 from sqsdelay.stores import open_store
 from tests.patience import PATIENCE_SECONDS
-from tests.services.endpoints import create_endpoint
+from tests.services.endpoints import create_endpoint, in_queue
 from tests.services.lambda_function import Context
 
 START = datetime(2027, 3, 1, 12, tzinfo=UTC)
@@ -104,11 +105,6 @@ def record(message_id: str, delay_seconds: str | None, **attributes: Any) -> dic
 
 def url_of(sqs: Any, name: str) -> str:
     return str(sqs.get_queue_url(QueueName=name)["QueueUrl"])
-
-
-def in_queue(sqs: Any, name: str) -> list[Any]:
-    given = {"MaxNumberOfMessages": 10, "MessageAttributeNames": ["All"]}
-    return list(sqs.receive_message(QueueUrl=url_of(sqs, name), **given).get("Messages", []))
 
 
 def delayed(sqs: Any, name: str) -> str:
@@ -277,16 +273,20 @@ def test_lambdas_own_trace_header_does_not_travel_on(
     assert not [headers for headers in calls if "x-amzn-trace-id" in headers]
 
 
+def traced(function: ModuleType, monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
+    """Its spans, as where the layer that traces functions brings OpenTelemetry."""
+    spans, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    tracing = OpenTelemetryTracing(provider)
+    monkeypatch.setattr(function, "if_installed", lambda ledger: (tracing, ledger))
+    return spans
+
+
 def test_a_delivery_begins_a_trace_linked_to_the_send(
     sqs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the layer that traces functions brings OpenTelemetry."""
-    spans = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(spans))
-    monkeypatch.setattr(
-        module, "if_installed", lambda ledger: (OpenTelemetryTracing(provider), ledger)
-    )
+    """A span of its own, which names the one of the send."""
+    spans = traced(module, monkeypatch)
     due = record("now", "900")
     header = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
     due["attributes"]["AWSTraceHeader"] = header

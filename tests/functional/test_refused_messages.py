@@ -23,7 +23,6 @@ from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryOutbox, ManualClock
 from tests.messages import a_message
 
-REFUSED = 20_000
 RETRIED = 5_000
 HEALTHY = 50
 RETRIES = 2
@@ -77,12 +76,20 @@ def put(store: DelayedMessageStore, to: str, count: int, due_ms: int, body: byte
         )
 
 
+@pytest.mark.parametrize(
+    ("store", "refused"),
+    [
+        ("sqlite", 20_000),
+        ("postgres", 5_000),
+        pytest.param("postgres", 20_000, marks=pytest.mark.nightly),
+    ],
+    indirect=["store"],
+)
 def test_messages_for_a_missing_queue_hold_up_nobody(
-    store: DelayedMessageStore, clock: ManualClock
+    store: DelayedMessageStore, clock: ManualClock, refused: int
 ) -> None:
     """Healthy ones leave with the next claim, whenever they come. What is refused is counted in one call a
     claim, with one send for all of it, and ends in the error queue."""
-    refused = REFUSED if isinstance(store, SqliteStore) else RETRIED
     put(store, "gone", refused, clock.now_ms() - 60_000)
     gone = Failure("QueueMissing", QueueMissing("there is no queue gone"), transient=True)
     outbox = InMemoryOutbox(clock)

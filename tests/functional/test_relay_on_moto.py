@@ -21,7 +21,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import QueueMissing
 from sqsdelay.relaying.outcomes import Status
 from tests.functional.counted_requests import TravellingClock
-from tests.services.endpoints import create_endpoint
+from tests.services.endpoints import create_endpoint, in_queue
 
 START = datetime(2027, 3, 1, 12, tzinfo=UTC)
 
@@ -44,13 +44,7 @@ class World:
         self.statuses += [outcome.status for outcome in self.consumer.poll(wait_seconds=0)]
 
     def arrived(self) -> list[dict[str, Any]]:
-        answer = self.client.receive_message(
-            QueueUrl=self.url,
-            MaxNumberOfMessages=10,
-            AttributeNames=["All"],
-            MessageAttributeNames=["All"],
-        )
-        return list(answer.get("Messages", []))
+        return in_queue(self.client, self.url)
 
 
 @pytest.fixture

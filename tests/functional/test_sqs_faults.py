@@ -80,7 +80,9 @@ def test_retries_of_entries_end(stubbed: tuple[SqsQueues, Stubber]) -> None:
         stubber.add_response(
             "send_message_batch", {"Successful": [], "Failed": lost}, wired("a", "b")
         )
-    for outcome in queues.send_batch(URL, entries("a", "b")):
+    outcomes = queues.send_batch(URL, entries("a", "b"))
+    assert len(outcomes) == 2
+    for outcome in outcomes:
         assert isinstance(outcome, Failure)
         assert (outcome.code, outcome.transient) == ("InternalError", True)
         assert str(outcome.error) == "SQS failed the entry: InternalError: told why"

@@ -30,6 +30,7 @@ from sqsdelay.sqs.cloudwatch import CloudWatchAges
 from sqsdelay.sqs.consumer import DelayConsumer
 from sqsdelay.stores import DynamoDbStore, open_store
 from sqsdelay.testing.local_aws import LocalAws
+from tests.messages import a_copy
 from tests.services.endpoints import create_endpoint
 from tests.services.processes import typed
 
@@ -54,16 +55,9 @@ def reject(aws: LocalAws, endpoint: Endpoint, message_id: str, *, seconds: str) 
     """A copy as the delay consumer rejects it; returns when it was sent, epoch milliseconds."""
     queues = SqsQueues(aws.client("sqs"))
     sent_ms = SystemClock().now_ms()
-    copy = ReceivedMessage(
-        body=f"secret of {message_id}",
-        attributes={DELAY_SECONDS: string(seconds), "user": string("x")},
-        receipt_handle="r",
-        sqs_message_id="s",
-        received_at=0,
-        sent_ms=sent_ms,
-        group_id=message_id,
-        deduplication_id=message_id,
-    )
+    attributes = {DELAY_SECONDS: string(seconds), "user": string("x")}
+    ids = {"group_id": message_id, "deduplication_id": message_id}
+    copy = a_copy(attributes, body=f"secret of {message_id}", sent_ms=sent_ms, **ids)
     queues.send_batch(queues.url(endpoint.error_queue), [rejected(copy, "SQS refused it")])
     return sent_ms
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 import signal
+import socket
 import sqlite3
 import subprocess
 import time
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 from datetime import datetime
@@ -21,8 +23,8 @@ import pytest
 from sqsdelay.cli.waiting import EXIT_REQUESTED
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
-from tests.services.endpoints import create_endpoint
-from tests.services.processes import run, started
+from tests.services.endpoints import create_endpoint, in_queue
+from tests.services.processes import Process, run, started
 
 
 class CommandLine:
@@ -40,7 +42,7 @@ class CommandLine:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def started(self, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    def started(self, *arguments: str) -> AbstractContextManager[Process]:
         return started(*arguments, env=self.environment)
 
 
@@ -188,14 +190,6 @@ def created(cli: CommandLine, aws: LocalAws) -> str:
     return name
 
 
-def received(client: Any, name: str) -> list[Any]:
-    url = client.get_queue_url(QueueName=name)["QueueUrl"]
-    answer = client.receive_message(
-        QueueUrl=url, WaitTimeSeconds=5, MaxNumberOfMessages=10, MessageAttributeNames=["All"]
-    )
-    return list(answer.get("Messages", []))
-
-
 def test_two_dozen_processes_cancel_at_once_in_s3(cli: CommandLine) -> None:
     """Messages of one object, and amendments of one shard's neighbours: none is told to try again."""
     bucket = f"s3://{uuid.uuid4()}"
@@ -226,7 +220,7 @@ def test_dispatch_delivers_when_due(cli: CommandLine, local_aws: LocalAws) -> No
         assert released["late_ms"] >= 0  # how late it is, is the machine's
         messages: list[Any] = []
         while not messages and time.time() < due + PATIENCE_SECONDS:
-            messages = received(client, name)
+            messages = in_queue(client, name, wait=5)
         arrived = time.time()
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=PATIENCE_SECONDS)
@@ -333,3 +327,52 @@ def test_an_option_that_would_do_nothing_is_refused(
 ) -> None:
     refused = cli.run("send", "orders", "--body", "x", "--delay", "1h", *typed)
     assert (refused.returncode, rule in " ".join(refused.stderr.split())) == (2, True)
+
+
+STALLED = "stopped while a call is not answered; what is in hand comes back"
+
+
+@pytest.fixture
+def stalled(tmp_path: Path) -> Iterator[CommandLine]:
+    """SQS accepts connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        environment = {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{listener.getsockname()[1]}",
+            "AWS_ACCESS_KEY_ID": "x",
+            "AWS_SECRET_ACCESS_KEY": "x",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+        yield CommandLine(tmp_path, environment)
+
+
+def stops(process: Process) -> None:
+    """On SIGTERM, though a call of its is not answered."""
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 0, errors
+    assert STALLED in errors
+    assert "stopped; nothing" in errors
+
+
+@pytest.mark.parametrize(
+    ("command", "first_word"), [("timeout-manager", "serving"), ("dispatch", "dispatching")]
+)
+def test_it_ends_before_its_call_does(stalled: CommandLine, command: str, first_word: str) -> None:
+    """In 4 s, said in a line; the call itself is given up after 15 s at the earliest."""
+    stalled.ok("store", "create", "orders")
+    with stalled.started(command, "orders") as process:
+        assert process.stderr is not None
+        assert first_word in process.stderr.readline()
+        stops(process)
+
+
+def test_a_store_that_does_not_answer_keeps_no_worker(stalled: CommandLine) -> None:
+    """The worker leaves its connection as it is: the pool would wait for it, after what run waited."""
+    with socket.create_server(("127.0.0.1", 0)) as database:
+        store = f"postgresql://x:x@127.0.0.1:{database.getsockname()[1]}/x"
+        database.settimeout(PATIENCE_SECONDS)
+        with (
+            stalled.started("consume", "orders", "--store", store) as process,
+            database.accept()[0],
+        ):
+            stops(process)

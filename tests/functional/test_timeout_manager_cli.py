@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 import time
 import uuid
 from pathlib import Path
@@ -19,6 +18,8 @@ from sqsdelay.testing.local_aws import LocalAws
 from sqsdelay.timeouts.manager import TimeoutSettings
 from tests.functional.test_store_cli import CommandLine, created
 from tests.patience import PATIENCE_SECONDS
+from tests.services.endpoints import in_queue
+from tests.services.processes import Process
 
 GUIDE = (Path(__file__).parents[2] / "docs/timeout-manager.md").read_text()
 
@@ -28,7 +29,7 @@ def cli(tmp_path: Path, local_aws: LocalAws) -> CommandLine:
     return CommandLine(tmp_path, local_aws.environment())
 
 
-def lines_until(process: subprocess.Popen[str], status: str) -> list[Any]:
+def lines_until(process: Process, status: str) -> list[Any]:
     """What the command printed, up to a message of this status."""
     assert process.stdout is not None
     lines: list[Any] = []
@@ -65,11 +66,7 @@ def test_the_guides_message_arrives_when_it_is_due(
         told = [(line["message_id"], line["status"]) for line in lines]
         assert told == [("order-7", step) for step in steps]
         assert dispatched_at >= names["sent"].due.timestamp()
-        client = aws_here.client("sqs")
-        url = client.get_queue_url(QueueName=name)["QueueUrl"]
-        (message,) = client.receive_message(
-            QueueUrl=url, WaitTimeSeconds=5, MessageAttributeNames=["All"]
-        )["Messages"]
+        (message,) = in_queue(aws_here.client("sqs"), name, wait=5)
         assert message["Body"] == '{"order": 7}'
         assert message["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == "order-7"
         process.send_signal(signal.SIGTERM)

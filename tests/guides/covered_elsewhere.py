@@ -70,7 +70,7 @@ ELSEWHERE: Final = (
         "rewrites the page; a test compares its tables",
         "tests/functional/test_capacity.py",
     ),
-    Elsewhere(r"make soak\b.*", "takes an hour", "tests/acceptance/test_soak.py"),
+    Elsewhere(r"make soak\b.*", "takes an hour", "tests/functional/test_benchmarks.py"),
     Elsewhere(
         r"sqsdelay pipeline .*",
         "starts Spark; run in the one session of Spark's tests",

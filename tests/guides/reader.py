@@ -56,6 +56,7 @@ class Reader:
         self._monkeypatch = monkeypatch
         self._capsys = capsys
         monkeypatch.chdir(folder)
+        monkeypatch.setattr("boto3.DEFAULT_SESSION", None)  # A block may set up another.
         for name, value in aws.environment().items():
             monkeypatch.setenv(name, value)
         empty(aws)

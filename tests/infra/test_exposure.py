@@ -9,7 +9,7 @@ from aws_cdk.assertions import Template
 
 from sqsdelay.cdk import function_names
 from tests.acceptance.iam.grants import granted, listed
-from tests.infra.resources import Templates
+from tests.infra.conftest import Templates
 
 VARIABLES = {
     function_names.ENDPOINT_VARIABLE,
@@ -81,10 +81,25 @@ def test_logs_end(template: Template) -> None:
     assert [group["RetentionInDays"] for group in groups] == [30, 30, 30]
 
 
-def test_what_waits_elsewhere_is_encrypted(template: Template) -> None:
-    """The table with the AWS-managed key, the bucket with S3's."""
+def test_tables_are_encrypted(template: Template) -> None:
+    """With the AWS-managed key."""
     [table] = properties(template, "AWS::DynamoDB::Table").values()
     assert table["SSESpecification"] == {"SSEEnabled": True}
+
+
+@pytest.mark.parametrize("part", [{"large_bodies": True}, {"store": "s3"}, {"ledger": "s3"}])
+def test_buckets_are_private_and_encrypted_and_refuse_plain_http(
+    endpoint_template: Templates, part: dict[str, Any]
+) -> None:
+    """Nobody outside the account, nothing in the clear."""
+    template = endpoint_template(**part)
     [bucket] = properties(template, "AWS::S3::Bucket").values()
+    assert bucket["PublicAccessBlockConfiguration"] == dict.fromkeys(
+        ("BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets"), True
+    )
+    [policy] = properties(template, "AWS::S3::BucketPolicy").values()
+    [statement] = policy["PolicyDocument"]["Statement"]
+    assert (statement["Effect"], statement["Action"]) == ("Deny", "s3:*")
+    assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
     [rule] = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
     assert rule["ServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}

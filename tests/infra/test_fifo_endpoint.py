@@ -11,15 +11,14 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 
 from infra.context import Deployment
-from infra.endpoint_stack import EndpointStack, stack_name
+from infra.endpoint_stack import EndpointStack
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.limits import DELAY_QUEUE_VISIBILITY_SECONDS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.errors import InvalidEndpoint
 from sqsdelay.sqs.endpoints import due_queue_attributes, fifo_queue_attributes, waiting_problems
-from tests.infra.conftest import CONTEXT
-from tests.infra.resources import Templates, arn, logical_id, only, statements
+from tests.infra.conftest import CONTEXT, Templates, arn, logical_id, only, statements
 
 QUEUES = {
     "orders.fifo",
@@ -140,17 +139,6 @@ def test_dispatcher_releases_to_the_due_queue(endpoint_template: Templates) -> N
     assert table["TableName"] == "orders.fifo.parked"
 
 
-def test_existing_fifo_queue_is_used_not_created(endpoint_template: Templates) -> None:
-    """With queueArn our three queues are made, beside the queue of that name."""
-    existing = "arn:aws:sqs:eu-west-1:123456789012:orders.fifo"
-    template = endpoint_template("orders.fifo", queue_arn=existing)
-    made = template.find_resources("AWS::SQS::Queue").values()
-    names = {each["Properties"]["QueueName"] for each in made}
-    assert names == QUEUES - {"orders.fifo", "orders-dead-letter.fifo"}
-    [policy] = only(template, "AWS::IAM::Role")["Properties"]["Policies"]
-    assert existing in policy["PolicyDocument"]["Statement"][0]["Resource"]
-
-
 def test_no_room_for_the_dead_letter_queue_is_refused() -> None:
     """Found at synth; a queue of one's own needs none of ours."""
     endpoint = Endpoint.parse("x" * 64 + ".fifo")
@@ -161,13 +149,6 @@ def test_no_room_for_the_dead_letter_queue_is_refused() -> None:
             endpoint=endpoint,
             deployment=Deployment(endpoints=(endpoint,)),
         )
-
-
-def test_stack_name_is_one_that_cloudformation_takes() -> None:
-    """No dots, and none that a standard endpoint has."""
-    names = [stack_name(Endpoint.parse(name)) for name in ("a.fifo", "a-fifo", "a_fifo", "a")]
-    assert len(set(names)) == 4
-    assert "." not in names[0]
 
 
 def test_grant_send_covers_the_due_queue(stack: Stack) -> None:

@@ -24,8 +24,7 @@ from sqsdelay.cdk.stores import USE_TABLE
 from sqsdelay.cdk.unrestricted_delay import STORES
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError
-from tests.infra.conftest import BOUNDARY, GROUP, KEY, SUBNET, WANTED
-from tests.infra.resources import Templates
+from tests.infra.conftest import BOUNDARY, GROUP, KEY, SUBNET, WANTED, Templates
 
 
 def properties(template: Mapping[str, Any], kind: str) -> dict[str, dict[str, Any]]:

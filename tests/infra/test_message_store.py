@@ -3,36 +3,36 @@ against the calls made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
-import boto3
 import pytest
-from aws_cdk import Stack
-from aws_cdk import aws_iam as iam
-from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
-from moto import mock_aws
 
 from benchmarks import capacity
 from lambdas.dispatcher import handler
-from sqsdelay import Change, DelaySender
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.functions import CONCURRENCY, DEFAULT_MAX_CONCURRENCY, TIMEOUT_SECONDS
 from sqsdelay.cdk.stores import KEEP_MESSAGES
-from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.core.delay import SystemClock
-from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS, SCHEDULE_SECONDS
 from sqsdelay.core.message import new_message_id
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Parking
-from sqsdelay.sqs import create_endpoint
 from sqsdelay.stores import DynamoDbStore, table_definition
 from sqsdelay.stores.dynamodb.layout import EXPIRY
 from sqsdelay.stores.shared import DEFAULT_LEASE_SECONDS
-from tests.infra.resources import Templates, actions, arn, function, logical_id, only, statements
+from tests.infra.conftest import (
+    Calls,
+    Stores,
+    Templates,
+    actions,
+    arn,
+    function,
+    logical_id,
+    only,
+    statements,
+)
 from tests.messages import a_message
 
 
@@ -125,15 +125,10 @@ def test_schedule(template: Template) -> None:
     assert target["RetryPolicy"] == once
     invoke = only(template, "AWS::Lambda::EventInvokeConfig")["Properties"]
     assert once.items() <= invoke.items()
-    permission = only(template, "AWS::Lambda::Permission")["Properties"]
-    assert permission["Principal"] == "events.amazonaws.com"
-    assert permission["SourceArn"]["Fn::GetAtt"][0] == logical_id(template, "AWS::Events::Rule")
 
 
 def test_role_may_do_just_what_it_does(template: Template) -> None:
-    """One table, send on two queues, write one log; no wildcard, no managed policy."""
-    made = dispatcher(template)
-    role = template.find_resources("AWS::IAM::Role")[made["Role"]["Fn::GetAtt"][0]]
+    """One table, send on two queues, write one log; no wildcard."""
     granted = statements(template, function_names.DISPATCHER_HANDLER)
     assert {s["Sid"]: (s["Action"], s["Resource"]) for s in granted} == {
         "Lease": (
@@ -149,11 +144,9 @@ def test_role_may_do_just_what_it_does(template: Template) -> None:
         ),
         "Log": (
             ["logs:CreateLogStream", "logs:PutLogEvents"],
-            {"Fn::GetAtt": [made["LoggingConfig"]["LogGroup"]["Ref"], "Arn"]},
+            {"Fn::GetAtt": [dispatcher(template)["LoggingConfig"]["LogGroup"]["Ref"], "Arn"]},
         ),
     }
-    assert "ManagedPolicyArns" not in role["Properties"]
-    template.resource_count_is("AWS::IAM::Policy", 0)
 
 
 def test_delay_consumer_parks(template: Template) -> None:
@@ -211,71 +204,33 @@ def test_the_capacity_page_has_the_deployments_settings() -> None:
     assert capacity.DISPATCHER_RUNS == CONCURRENCY
 
 
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
-    """Names of the calls made on the table of an endpoint on moto, from now on."""
-    called: set[str] = set()
-
-    def record(params: dict[str, Any], model: Any, **_: Any) -> None:
-        if model.name != "TransactWriteItems":
-            called.add(f"dynamodb:{model.name}")
-            return
-        # IAM asks for each write of a transaction.
-        kinds = {kind for item in params["TransactItems"] for kind in item}
-        called.update(
-            "dynamodb:ConditionCheckItem" if kind == "ConditionCheck" else f"dynamodb:{kind}Item"
-            for kind in kinds
-        )
-
-    with mock_aws():
-        create_endpoint(boto3.client("sqs"), Endpoint.parse("orders"))
-        store = DynamoDbStore("orders.parked", endpoint="orders")
-        store.set_up()
-        store.close()
-        session = boto3.Session()
-        session.events.register("provide-client-params.dynamodb", record)
-        monkeypatch.setattr(boto3, "DEFAULT_SESSION", session)
-        yield called
-
-
-@pytest.fixture
-def store(calls: set[str]) -> Iterator[DynamoDbStore]:
-    """The store on that table."""
-    opened = DynamoDbStore("orders.parked", endpoint="orders")
-    yield opened
-    opened.close()
-
-
 def stored(message_id: str, queue: str = "orders", due_ms: int = MAX_DUE_MS) -> StoredMessage:
     return a_message(message_id, due_ms, to=queue, body=b"body")
 
 
-def table_grants(template: Template, handler: str) -> set[str]:
-    """Actions of DynamoDB that a function's role is granted."""
-    return actions(statements(template, handler), "dynamodb")
-
-
 def test_dispatcher_is_granted_the_calls_it_makes(
-    template: Template, monkeypatch: pytest.MonkeyPatch, calls: set[str], store: DynamoDbStore
+    template: Template,
+    monkeypatch: pytest.MonkeyPatch,
+    calls: Calls,
+    opened: Stores,
+    dispatch: Callable[..., Any],
 ) -> None:
     """A run with messages to release, one to retry and one that is far away needs all and no more."""
-    store.store([stored("due", due_ms=0), stored("lost", "nowhere", due_ms=0), stored("far")])
+    opened(DynamoDbStore).store(
+        [stored("due", due_ms=0), stored("lost", "nowhere", due_ms=0), stored("far")]
+    )
     monkeypatch.setenv(function_names.NUMBER_OF_RETRIES_VARIABLE, "1")
-    calls.clear()
-    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "orders-dispatcher")
-    monkeypatch.setenv(function_names.ENDPOINT_VARIABLE, "orders")
-    monkeypatch.setenv(function_names.STORE_VARIABLE, "dynamodb://orders.parked")
-    handler.function.cache_clear()
-    handler.handler({}, SimpleNamespace(get_remaining_time_in_millis=lambda: 50_000))
-    handler.function().store.close()
-    handler.function.cache_clear()
-    assert calls == table_grants(template, function_names.DISPATCHER_HANDLER)
+    calls.made.clear()
+    dispatch("dynamodb://parked", {}, seconds=50)
+    granted = statements(template, function_names.DISPATCHER_HANDLER)
+    assert calls.of("dynamodb") == actions(granted, "dynamodb")
 
 
 def test_delay_consumer_is_granted_the_calls_it_makes(
-    template: Template, calls: set[str], store: DynamoDbStore
+    template: Template, calls: Calls, opened: Stores
 ) -> None:
     """Parking, once more when a copy comes back; a cancellation and a new due time that came meanwhile."""
+    store = opened(DynamoDbStore)
     parking = Parking(store, after_seconds=DEFAULT_PARK_AFTER_SECONDS)
     moved = new_message_id(MAX_DUE_MS)
     assert parking.park([stored("cancelled"), stored(moved)]) == [True, True]
@@ -288,23 +243,5 @@ def test_delay_consumer_is_granted_the_calls_it_makes(
         ]
     )
     assert parking._apply_amendments(dict.fromkeys(["cancelled", moved])) == {"cancelled": False}
-    assert calls == table_grants(template, function_names.CONSUMER_HANDLER)
-
-
-def test_producer_is_granted_the_calls_it_makes(
-    stack: Stack, calls: set[str], store: DynamoDbStore
-) -> None:
-    """Storing, listing, moving and cancelling, whether or not the message is still there."""
-    sender = DelaySender(store=store)
-    sender.send("orders", "body", delay=30 * 86_400, message_id="order-7")
-    assert [m.message_id for m in sender.pending("orders")] == ["order-7"]
-    assert sender.reschedule("orders", "order-7", delay=60 * 86_400) is Change.DONE
-    assert sender.cancel("orders", "order-7") is Change.DONE
-    assert sender.cancel("orders", "order-7") is Change.REQUESTED
-    orders = sqs.Queue(stack, "Orders", queue_name="orders")
-    delay = UnrestrictedDelay(stack, "Delay", queue=orders, store="dynamodb")
-    assert delay.store is not None
-    delay.store.grant_store(iam.User(stack, "Producer"))
-    [policy] = Template.from_stack(stack).find_resources("AWS::IAM::Policy").values()
-    [on_table] = policy["Properties"]["PolicyDocument"]["Statement"]
-    assert calls == set(on_table["Action"])
+    granted = statements(template, function_names.CONSUMER_HANDLER)
+    assert calls.of("dynamodb") == actions(granted, "dynamodb")

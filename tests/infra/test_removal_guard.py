@@ -15,8 +15,7 @@ from lambdas.removal_guard.handler import LEFT_OUT, is_part
 from sqsdelay.cdk.function_code import guard_source
 from sqsdelay.cdk.removal_guard import DUE_QUEUE, LARGE_BODIES, LEDGER, S3_STORE, SCHEDULES, STORE
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
-from tests.infra.conftest import CONTEXT
-from tests.infra.resources import Templates
+from tests.infra.conftest import CONTEXT, Templates
 
 
 def left_out(template: Template) -> list[dict[str, str]]:

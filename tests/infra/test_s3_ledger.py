@@ -15,8 +15,7 @@ from sqsdelay.cdk import function_names
 from sqsdelay.cdk.ledger import BUFFERED_SECONDS, LATE_SECONDS
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.errors import ConfigurationError
-from tests.infra.conftest import KEY
-from tests.infra.resources import Templates, logical_id, only, working
+from tests.infra.conftest import KEY, Templates, logical_id, only, working
 
 STREAM = "AWS::KinesisFirehose::DeliveryStream"
 
@@ -81,14 +80,13 @@ def test_objects_are_lines_by_day_in_the_endpoints_folder(endpoint_template: Tem
     assert not [action for action in deliver["Action"] if "Delete" in action]
 
 
-def test_the_bucket_is_private_and_kept(endpoint_template: Templates) -> None:
-    """Encrypted, over TLS; no rule deletes what a ledger of years is for."""
+def test_the_bucket_is_kept(endpoint_template: Templates) -> None:
+    """No rule deletes what a ledger of years is for."""
     template = endpoint_template(ledger="s3")
     bucket = only(template, "AWS::S3::Bucket")
     assert bucket["DeletionPolicy"] == bucket["UpdateReplacePolicy"] == "Retain"
     rules = bucket["Properties"]["LifecycleConfiguration"]["Rules"]
     assert not [rule for rule in rules if "ExpirationInDays" in rule]
-    assert all(bucket["Properties"]["PublicAccessBlockConfiguration"].values())
 
 
 def test_alarms_for_a_ledger_that_stays_behind(endpoint_template: Templates) -> None:

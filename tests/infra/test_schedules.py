@@ -32,8 +32,16 @@ from sqsdelay.operating.status import ROLE_TAG, STORE_TAG
 from sqsdelay.parking.parking import Parking
 from sqsdelay.stores import SchedulerStore
 from sqsdelay.testing import InMemoryQueues, ManualClock
-from tests.infra.conftest import CONTEXT
-from tests.infra.resources import Templates, actions, arn, function, logical_id, only, statements
+from tests.infra.conftest import (
+    CONTEXT,
+    Templates,
+    actions,
+    arn,
+    function,
+    logical_id,
+    only,
+    statements,
+)
 from tests.messages import a_message
 from tests.services.in_memory_scheduler import InMemoryScheduler
 

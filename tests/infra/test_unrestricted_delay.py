@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from aws_cdk import Stack
 from aws_cdk import aws_dynamodb as dynamodb
@@ -15,13 +13,11 @@ from aws_cdk import aws_s3 as s3
 from aws_cdk import aws_sqs as sqs
 from aws_cdk.assertions import Template
 
+from sqsdelay import Change, DelaySender
 from sqsdelay.cdk.unrestricted_delay import UnrestrictedDelay
 from sqsdelay.errors import ConfigurationError, InvalidEndpoint
-
-
-def statements(template: Template, kind: str = "AWS::IAM::Policy") -> list[dict[str, Any]]:
-    found = template.find_resources(kind).values()
-    return [s for policy in found for s in policy["Properties"]["PolicyDocument"]["Statement"]]
+from sqsdelay.stores import DynamoDbStore, S3Store
+from tests.infra.conftest import Calls, Stores, actions, policies
 
 
 def test_exposes_queues_function_and_alarms(stack: Stack) -> None:
@@ -54,19 +50,21 @@ def test_grant_send_gives_just_what_sending_needs(stack: Stack, hop_seconds: int
     orders = sqs.Queue(stack, "Orders", queue_name="orders")
     delay = UnrestrictedDelay(stack, "Delay", queue=orders, hop_seconds=hop_seconds)
     delay.grant_send(iam.User(stack, "Producer"))
-    [granted] = statements(Template.from_stack(stack))
+    [granted] = policies(Template.from_stack(stack))
     assert granted["Action"] == ["sqs:GetQueueAttributes", "sqs:GetQueueUrl", "sqs:SendMessage"]
     assert len(granted["Resource"]) == 2
 
 
-def test_customer_key_is_granted_to_relay_and_producer(stack: Stack) -> None:
-    """A queue under a key of one's own can be sent to, by both; neither may do more with the key."""
-    key = kms.Key(stack, "Key")
-    orders = sqs.Queue(stack, "Orders", encryption_master_key=key)
-    delay = UnrestrictedDelay(stack, "Delay", queue=orders)
+def test_customer_key_is_granted_to_relay_dispatcher_and_producer(stack: Stack) -> None:
+    """A queue under a key of one's own can be sent to, by all; none may do more with the key."""
+    orders = sqs.Queue(stack, "Orders", encryption_master_key=kms.Key(stack, "Key"))
+    delay = UnrestrictedDelay(stack, "Delay", queue=orders, store="dynamodb")
     delay.grant_send(iam.User(stack, "Producer"))
-    with_key = [s for s in statements(Template.from_stack(stack)) if "kms" in str(s["Action"])]
-    assert len(with_key) == 2
+    template = Template.from_stack(stack)
+    names = "".join(template.find_resources("AWS::IAM::Policy"))
+    assert all(who in names for who in ("DelayConsumer", "Dispatcher", "Producer"))
+    with_key = [s for s in policies(template) if "kms" in str(s["Action"])]
+    assert len(with_key) == 3
     assert all(s["Action"] == ["kms:Decrypt", "kms:GenerateDataKey"] for s in with_key)
 
 
@@ -85,12 +83,38 @@ def test_hop_out_of_range_is_refused(stack: Stack, hop_seconds: int) -> None:
         UnrestrictedDelay(stack, "Delay", queue=queue, hop_seconds=hop_seconds)
 
 
-def test_no_store_unless_asked_for(stack: Stack) -> None:
-    """A store is a table, a function and a schedule, and costs as much."""
-    assert UnrestrictedDelay(stack, "Delay", queue=sqs.Queue(stack, "Orders")).store is None
+def test_nothing_unless_asked_for(stack: Stack) -> None:
+    """A store is a table, a function and a schedule, and costs as much; bodies up to 1 MiB need no bucket,
+    and sending is granted none."""
+    delay = UnrestrictedDelay(stack, "Delay", queue=sqs.Queue(stack, "Orders"))
+    delay.grant_send(iam.User(stack, "Producer"))
+    assert (delay.store, delay.body_bucket) == (None, None)
     template = Template.from_stack(stack)
-    for kind in ("AWS::DynamoDB::Table", "AWS::Events::Rule"):
+    for kind in ("AWS::DynamoDB::Table", "AWS::Events::Rule", "AWS::S3::Bucket"):
         template.resource_count_is(kind, 0)
+    assert actions(policies(template), "s3") == set()
+
+
+@pytest.mark.parametrize("kind", [DynamoDbStore, S3Store])
+def test_a_producer_is_granted_the_calls_it_makes(
+    stack: Stack, calls: Calls, opened: Stores, kind: type[DynamoDbStore | S3Store]
+) -> None:
+    """Storing, listing, moving and cancelling, whether or not the message is still there."""
+    sender = DelaySender(store=opened(kind))
+    message_id = sender.send("orders", "body", delay=30 * 86_400).message_id
+    assert message_id is not None
+    assert [m.message_id for m in sender.pending("orders")] == [message_id]
+    assert sender.reschedule("orders", message_id, delay=60 * 86_400) is Change.DONE
+    assert sender.cancel("orders", message_id) is Change.DONE
+    assert sender.cancel("orders", message_id) is Change.REQUESTED
+    service = "s3" if kind is S3Store else "dynamodb"
+    orders = sqs.Queue(stack, "Orders", queue_name="orders")
+    delay = UnrestrictedDelay(stack, "Delay", queue=orders, store=service)
+    place = delay.store or delay.s3_store
+    assert place is not None
+    place.grant_store(iam.User(stack, "Producer"))
+    granted = policies(Template.from_stack(stack))
+    assert actions(granted, service) == calls.of(service)
 
 
 def test_exposes_the_store(stack: Stack) -> None:
@@ -111,15 +135,6 @@ def test_unknown_store_is_refused(stack: Stack) -> None:
     words = "store='redis'; use dynamodb, s3 or scheduler, leave it out"
     with pytest.raises(ConfigurationError, match=words):
         UnrestrictedDelay(stack, "Delay", queue=queue, store="redis")
-
-
-def test_customer_key_is_granted_to_the_dispatcher(stack: Stack) -> None:
-    """Releasing sends to the queue, which may be under a key of one's own."""
-    orders = sqs.Queue(stack, "Orders", encryption_master_key=kms.Key(stack, "Key"))
-    UnrestrictedDelay(stack, "Delay", queue=orders, store="dynamodb")
-    policies = Template.from_stack(stack).find_resources("AWS::IAM::Policy")
-    with_key = [name for name, policy in policies.items() if "kms:Generate" in str(policy)]
-    assert len([name for name in with_key if "Dispatcher" in name]) == 1
 
 
 def test_code_may_be_the_callers(stack: Stack) -> None:

@@ -17,3 +17,11 @@ def create_endpoint(
         endpoint = Endpoint.parse(endpoint)
     for ref, attributes in _wanted(endpoint, hop_seconds):
         create_queue(client, ref, attributes)
+
+
+def in_queue(client: Any, queue: str, *, wait: int = 0) -> list[dict[str, Any]]:
+    """Up to ten messages of a queue, by its name or URL, with all their attributes; they stay there."""
+    url = queue if "://" in queue else client.get_queue_url(QueueName=queue)["QueueUrl"]
+    given = {"AttributeNames": ["All"], "MessageAttributeNames": ["All"], "WaitTimeSeconds": wait}
+    answer = client.receive_message(QueueUrl=url, MaxNumberOfMessages=10, **given)
+    return list(answer.get("Messages", []))

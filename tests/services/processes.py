@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import multiprocessing
 import os
 import subprocess
@@ -10,12 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from io import BytesIO, TextIOWrapper
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from unittest import mock
 
 import typer.main
@@ -38,36 +38,75 @@ FORKS.set_forkserver_preload(["tests.services.preloaded"])
 """Starts processes that have imported sqsdelay: an import takes half a second."""
 
 
-class Forked(subprocess.Popen[str]):
-    """``sqsdelay``, in a fork of a process that has imported it: a start takes a second of a processor."""
+_ONE_AT_A_TIME = threading.Lock()
+"""A start looks after all other forks, and two threads that look at the same end see it once."""
+
+
+class Forked:
+    """``sqsdelay``, in a fork of a process that has imported it: a start takes a second of a processor.
+    Tests use it as a `Popen`."""
 
     def __init__(
-        self, *arguments: str, env: dict[str, str], before: Callable[[], object] = int, **given: Any
+        self,
+        *arguments: str,
+        env: dict[str, str],
+        cwd: Path = ROOT,
+        before: Callable[[], object] = int,
+        stderr: int = subprocess.PIPE,
     ) -> None:
-        self._before = before
-        super().__init__(arguments, env=environment(env), text=True, **given)
-
-    def _execute_child(self, arguments: Sequence[str], *given: Any) -> None:
-        cwd, env, pipes = given[4], given[5], given[9:15]
-        streams = [Connection(os.dup(pipe)) for pipe in (pipes[0], pipes[3], pipes[5])]
-        given = (arguments, env, cwd, streams, self._before)
-        self._process = FORKS.Process(target=_command, args=given)
-        self._process.start()
-        # Another thread's start would look after it, and take its exit code.
-        multiprocessing.process._children.discard(self._process)  # type: ignore[attr-defined]
+        (given, giving), (printed, printing), (told, telling) = (FORKS.Pipe(False) for _ in "012")
+        ends = [given, printing, telling if stderr == subprocess.PIPE else printing]
+        command = (arguments, environment(env), cwd, ends, before)
+        self._process = FORKS.Process(target=_command, args=command)
+        with _ONE_AT_A_TIME:
+            self._process.start()
+        self.stdin = os.fdopen(os.dup(giving.fileno()), "w")
+        self.stdout, self.stderr = (os.fdopen(os.dup(end.fileno())) for end in (printed, told))
+        for end in (given, giving, printed, printing, told, telling):
+            end.close()
         self.pid = self._process.pid or 0
-        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
+        self.kill, self.terminate = self._process.kill, self._process.terminate
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait(PATIENCE_SECONDS)
+        for stream in (self.stdin, self.stdout, self.stderr):
+            stream.close()
+
+    @property
+    def returncode(self) -> int | None:
+        with _ONE_AT_A_TIME:
+            return self._process.exitcode
 
     def poll(self) -> int | None:
-        self.returncode = self._process.exitcode
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """As a child's own parent waits: it is the fork server."""
-        self._process.join(timeout)
-        if self.poll() is None:
-            raise subprocess.TimeoutExpired(self.args, timeout or 0)
-        return self.returncode
+        wait([self._process.sentinel], timeout)
+        code = self.returncode
+        if code is None:
+            raise subprocess.TimeoutExpired("sqsdelay", timeout or 0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def communicate(self, given: str = "", timeout: float = PATIENCE_SECONDS) -> tuple[str, str]:
+        """What it printed, to its end; one that outlasts its time is killed."""
+        with ThreadPoolExecutor() as threads:
+            printed, told = (threads.submit(each.read) for each in (self.stdout, self.stderr))
+            with suppress(BrokenPipeError):
+                if given:
+                    self.stdin.write(given)
+                self.stdin.close()
+            try:
+                self.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+            return printed.result(), told.result()
 
 
 def run(
@@ -79,26 +118,22 @@ def run(
     before: Callable[[], object] = int,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``sqsdelay`` to its end, after something of the test's."""
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with Forked(*arguments, env=env, cwd=cwd, before=before, **pipes) as process:
-        try:
-            printed = process.communicate(stdin, timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
-        return subprocess.CompletedProcess(arguments, process.returncode, *printed)
+    with Forked(*arguments, env=env, cwd=cwd, before=before) as process:
+        printed = process.communicate(stdin, timeout)
+        return subprocess.CompletedProcess(arguments, process.wait(), *printed)
 
 
 def _command(
     arguments: Sequence[str],
     env: dict[str, str],
     cwd: Path,
-    streams: Sequence[Connection],
+    ends: Sequence[Connection],
     before: Callable[[], object],
 ) -> None:
-    for number, stream in enumerate(streams):
-        os.dup2(stream.fileno(), number)
-        stream.close()
+    for number, end in enumerate(ends):
+        os.dup2(end.fileno(), number)
+    for end in set(ends):
+        end.close()
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
     sys.stdout = TextIOWrapper(open(1, "wb", 0, closefd=False), write_through=True)  # noqa: SIM115
     os.environ.clear()
@@ -109,10 +144,9 @@ def _command(
     before()
     from sqsdelay.cli import main
 
-    try:
+    # A fork of multiprocessing runs nothing at its exit.
+    with ExitStack() as at_exit, mock.patch("atexit.register", at_exit.callback):
         main()
-    finally:
-        atexit._run_exitfuncs()
 
 
 @cache
@@ -143,10 +177,13 @@ def typed(*arguments: str) -> tuple[int, str, str]:
     return code, out.read(), err.read()
 
 
+Process = subprocess.Popen[str] | Forked
+
+
 class Running:
     """A running program whose output can be waited for."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Process) -> None:
         self.process = process
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -185,15 +222,17 @@ def started(
     program: Sequence[str] = (),
     cwd: Path = ROOT,
     stderr: int = subprocess.PIPE,
-) -> Iterator[subprocess.Popen[str]]:
+) -> Iterator[Process]:
     """``sqsdelay``, or another program, in the background; killed at the end, also of a test that fails."""
-    given: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
-    given |= {"stderr": stderr, "cwd": cwd}
-    with (
-        subprocess.Popen([*program, *arguments], env=environment(env), text=True, **given)
-        if program
-        else Forked(*arguments, env=env, **given)
-    ) as process:
+    process: Process
+    if program:
+        given: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+        given |= {"stderr": stderr, "cwd": cwd, "env": environment(env), "text": True}
+        process = subprocess.Popen([*program, *arguments], **given)
+    else:
+        process = Forked(*arguments, env=env, cwd=cwd, stderr=stderr)
+        process.stdin.close()
+    with process:
         try:
             yield process
         finally:

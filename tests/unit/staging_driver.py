@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
 import pytest
 
 from sqsdelay.core.stored_message import StoredMessage
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.spark.sink import stored_job
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.receipts import Receipts
@@ -59,15 +61,12 @@ class Driver:
     ) -> Bulk:
         """What one attempt stages with."""
         options = Options(store="s3://parked", endpoint="orders", retry_seconds=0, parts=parts)
-        rows = Rows(
-            columns=Columns(names=frozenset(COLUMNS)),
-            options=options,
-            delay_start_ms=self.clock.now_ms(),
-        )
+        run = replace(self.run, delay_start_ms=self.clock.now_ms())
+        rows = Rows(Columns(names=frozenset(COLUMNS)), options, run)
         job, this = self.job(), Attempt(self.run.stamp, part, 0, attempt)
         staged = None if receipts is None else receipts.staging(ATTEMPT)
         before = sent_before(receipts, job, options, this)
-        more = f"{part}x{attempt}", staged, None, before
+        more = f"{part}x{attempt}", staged, SenderSettings(idempotent=True), before
         return Bulk(rows, job, self.queues, *more)
 
     def task(

@@ -16,10 +16,12 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
 from sqsdelay.dispatching.settlement import SENT_BEFORE, Destination
 from sqsdelay.errors import QueueUnavailable, SendFailed
-from sqsdelay.ports.queues import Failure, SendReceipt
+from sqsdelay.ports.queues import Failure
 from sqsdelay.ports.stores import Claim
 from sqsdelay.sqs.outbox import SqsOutbox
-from sqsdelay.testing import InMemoryOutbox, InMemoryQueues, InMemoryStore, ManualClock
+from sqsdelay.testing import InMemoryOutbox, InMemoryStore, ManualClock
+from tests import faulty
+from tests.faulty import FaultyQueues
 from tests.messages import a_message
 
 
@@ -298,22 +300,10 @@ def test_nothing_due_any_more_is_not_critical(
     assert bench.store.pending_count() == 1
 
 
-class FullQueues(InMemoryQueues):
-    """Queues of which some are full, as SQS tells of a whole batch."""
-
-    full = frozenset({"full"})
-
-    def send_batch(self, queue_url: str, entries: Any) -> list[SendReceipt | Failure]:
-        if queue_url in self.full:
-            return [Failure("Full", QueueUnavailable("full"), transient=True, outage=True)] * len(
-                entries
-            )
-        return super().send_batch(queue_url, entries)
-
-
 def test_the_sqs_outbox_goes_on_to_healthy_queues(clock: ManualClock) -> None:
     """The same through the outbox to SQS: a full queue, a missing one, and one that is well."""
-    queues = FullQueues(clock)
+    queues = FaultyQueues(clock)
+    queues.failing = {"full": faulty.AWAY}
     for name in ("full", "well", "orders", "orders-delay-error"):
         queues.create_queue(name)
     store = InMemoryStore(clock)
@@ -329,7 +319,7 @@ def test_the_sqs_outbox_goes_on_to_healthy_queues(clock: ManualClock) -> None:
         dispatcher.dispatch()
     assert len(queues._queues["well"].messages) == 50
     assert len(queues._queues["orders-delay-error"].messages) == 20
-    queues.full = frozenset()
+    queues.failing = {}
     clock.advance(1)
     dispatcher.dispatch()
     assert len(queues._queues["full"].messages) == 500

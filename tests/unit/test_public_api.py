@@ -17,8 +17,8 @@ from mypy_boto3_sqs.type_defs import SendMessageResultTypeDef
 import sqsdelay
 import sqsdelay.rabbitmq as adapter
 from sqsdelay import unrestricted
-from tests.approved import construct_face, payloads, public_face
-from tests.approved.doors import DOORS, offered
+from tests.approved import payloads, public_face
+from tests.approved.public_face import DOORS, offered
 from tests.patience import ended
 
 
@@ -147,7 +147,7 @@ PATH = re.compile(r"(?<![\w.-])(?<!-m )sqsdelay(?!\.zip)(?:\.\w+)+")
 
 def deeper(text: str) -> list[str]:
     """Paths of the package in a text that are no door, nor a name or member of one."""
-    found = {**offered(), construct_face.DOOR: construct_face.names()}
+    found = {**offered(), public_face.DOOR: public_face.construct_names()}
     wrong = []
     for path in PATH.findall(text):
         parts = path.split(".")

@@ -1,8 +1,10 @@
-"""Routing keys, bindings, and the infrastructure as data; when a message found in a level is due."""
+"""Routing keys, bindings, the infrastructure as data, URLs; when a message found in a level is due."""
 
 from __future__ import annotations
 
 import re
+import ssl
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
@@ -10,8 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pika import BasicProperties
 
-from sqsdelay.errors import ConfigurationError, DelayTooLong, InvalidEndpoint
+from sqsdelay.errors import (
+    ConfigurationError,
+    DelayTooLong,
+    InvalidEndpoint,
+    QueueUnavailable,
+    SendFailed,
+    SqsDelayError,
+)
 from sqsdelay.rabbitmq import RabbitMqSender
+from sqsdelay.rabbitmq.connection import parameters, translated
+from sqsdelay.rabbitmq.link import Outstanding, Publication
 from sqsdelay.rabbitmq.message import due_of
 from sqsdelay.rabbitmq.topology import (
     MAX_DELAY_SECONDS,
@@ -187,3 +198,118 @@ def test_when_a_waiting_message_is_due(
     nothing stays where it is rather than be early or late."""
     found = due_of(RoutedDelay(0b1101, "orders"), BasicProperties(headers=headers), level=level)
     assert found == due_ms
+
+
+# Confirms settle exactly what they answer for.
+
+REFUSED = SendFailed("refused", code="nack", transient=True)
+Settled = list[tuple[str, SqsDelayError | None]]
+
+
+def three() -> tuple[Outstanding, Settled]:
+    """Publications a, b and c, written at 10, 20 and 30 s, and the list of what settles."""
+    outstanding, settled = Outstanding(), Settled()
+    for number, name in enumerate("abc", start=1):
+        publication = Publication("", name, b"", BasicProperties(message_id=name))
+        publication.on_settled = _noting(settled, name)
+        outstanding.add(publication, begins_at=number, ends_at=number + 1)
+        outstanding.taken(up_to=number + 1, now=number * 10.0)
+    return outstanding, settled
+
+
+def _noting(settled: Settled, name: str) -> Callable[[Publication], None]:
+    return lambda each: settled.append((name, each.error))
+
+
+def test_confirms_out_of_order() -> None:
+    """Queues confirm at their own pace."""
+    outstanding, settled = three()
+    outstanding.answered(3, multiple=False)
+    outstanding.answered(1, multiple=False, error=REFUSED)
+    assert settled == [("c", None), ("a", REFUSED)]
+    assert len(outstanding) == 1
+
+
+def test_one_confirm_for_several() -> None:
+    """``multiple`` answers for all up to its tag, and none beyond."""
+    outstanding, settled = three()
+    outstanding.answered(2, multiple=True)
+    assert settled == [("a", None), ("b", None)]
+
+
+def test_a_late_or_repeated_confirm_changes_nothing() -> None:
+    """What was given up stays given up."""
+    outstanding, settled = three()
+    outstanding.give_up(REFUSED, lambda each: each.written_at < 25.0)
+    outstanding.answered(1, multiple=False)
+    outstanding.answered(2, multiple=True)
+    outstanding.oldest.settle(REFUSED)  # by its call's deadline
+    outstanding.answered(3, multiple=False)
+    assert settled == [("a", REFUSED), ("b", REFUSED), ("c", REFUSED)]
+
+
+def test_a_returned_message_fails_when_its_ack_comes() -> None:
+    """The broker acknowledges what it could not route, after saying so."""
+    outstanding, settled = three()
+    outstanding.returned(("", "b", "b"), REFUSED)
+    outstanding.returned(("", "b", "b"), REFUSED)  # no second such message: nobody else is blamed
+    assert settled == []
+    outstanding.answered(3, multiple=True)
+    assert settled == [("a", None), ("b", REFUSED), ("c", None)]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "amqp://u:p%2Cw@a:5671,b,[::1]:5673/shop?heartbeat=7",
+        "amqp://u:p%2Cw@a:5671/shop?heartbeat=7;amqp://u:p%2Cw@b/shop?heartbeat=7;"
+        "amqp://u:p%2Cw@[::1]:5673/shop?heartbeat=7",
+        ["amqp://u:p%2Cw@a:5671,b/shop?heartbeat=7", "amqp://u:p%2Cw@[::1]:5673/shop?heartbeat=7"],
+    ],
+)
+def test_several_nodes(url: str | list[str]) -> None:
+    """Hosts with commas, URLs with semicolons, a list of URLs: the same broker."""
+    address = parameters(url)
+    nodes = [(node.host, node.port) for node in address.nodes]
+    assert nodes == [("a", 5671), ("b", 5672), ("::1", 5673)]
+    assert {node.heartbeat for node in address.nodes} == {7}
+    assert {getattr(node.credentials, "password", "") for node in address.nodes} == {"p,w"}
+    assert (address.user, address.virtual_host) == ("u", "shop")
+    assert str(address) == "a:5671, b:5672, ::1:5673 (virtual host 'shop')"
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("amqp://u:sesame@a/shop;amqp://u:sesame@b/other", "differ in virtual host or user"),
+        ("amqp://u:sesame@a/shop;amqp://v:sesame@b/shop", "differ in virtual host or user"),
+        ("amqp://u:sesame@a/shop;", "does not start with amqp://"),
+        ("amqp://u:sesame@a:x,b/shop", "cannot be used"),
+        ([], "differ in virtual host or user"),
+    ],
+)
+def test_urls_that_are_no_broker(url: str | list[str], text: str) -> None:
+    """The error does not show the password."""
+    with pytest.raises(ConfigurationError, match=text) as caught:
+        parameters(url)
+    assert "sesame" not in str(caught.value)
+
+
+def test_the_same_place_by_any_of_its_nodes() -> None:
+    """What transfer asks, lest it move messages in a circle."""
+    one = parameters("amqp://a,b/shop")
+    assert one.meets(parameters("amqp://c;amqp://b".replace(";", "/shop;") + "/shop"))
+    assert not one.meets(parameters("amqp://a/other"))
+
+
+def test_tls_errors_say_tls() -> None:
+    """And what to do; those that no attempt will cure are not tried again."""
+    given = parameters("amqps://a/shop")
+    untrusted = ssl.SSLCertVerificationError(1, "certificate verify failed: self-signed")
+    error = translated(untrusted, given)
+    assert isinstance(error, ConfigurationError)
+    assert str(error).startswith("TLS with RabbitMQ at a:5671 (virtual host 'shop') failed")
+    assert "SSL_CERT_FILE" in str(error)
+    error = translated(ssl.SSLError(1, "sslv3 alert handshake failure"), given)
+    assert isinstance(error, QueueUnavailable)
+    assert "TLS with RabbitMQ" in str(error)

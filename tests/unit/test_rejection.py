@@ -17,6 +17,7 @@ from sqsdelay.core.message import Attribute, OutgoingMessage, size_of, string
 from sqsdelay.core.received_message import ReceivedMessage, read_delay
 from sqsdelay.core.rejection import Rejection, read_rejection, rejected, rejected_stored
 from sqsdelay.core.stored_message import StoredMessage
+from tests.messages import a_copy
 
 SENT = 1_800_000_000_000
 REJECTED = SENT + 4_000_000
@@ -42,9 +43,9 @@ def copy(**changes: Any) -> ReceivedMessage:
 
 def in_error_queue(entry: OutgoingMessage) -> ReceivedMessage:
     """What the error queue, a standard queue, hands out of it."""
-    return ReceivedMessage(
+    return a_copy(
+        entry.attributes,
         body=entry.body,
-        attributes=entry.attributes,
         receipt_handle="e-r",
         sqs_message_id="e-s",
         received_at=9.0,

@@ -291,12 +291,13 @@ def test_a_schedule_that_sends_elsewhere_is_nobody_s_message(world: World) -> No
     assert world.store.reschedule("m1", world.clock.true_ms + 9 * DAY * 1000) is False
 
 
-def test_a_group_of_somebody_else_s_schedules_is_refused(world: World) -> None:
+@pytest.mark.parametrize("count", [2_000, pytest.param(20_000, marks=pytest.mark.nightly)])
+def test_a_group_of_somebody_else_s_schedules_is_refused(world: World, count: int) -> None:
     """Before the first message is in it, behind however many of sqsdelay's."""
     world.send("m1", DAY)
     world.store.set_up()
     schedules, (schedule,) = world.scheduler._groups["orders"], world.waiting()
-    schedules |= {name_of(f"m{n}", world.store._names): schedule for n in range(2_000)}
+    schedules |= {name_of(f"m{n}", world.store._names): schedule for n in range(count)}
     world.scheduler.create_schedule(**{**schedule.fields, "Name": "nightly-backup"})
     before = len(schedules)
     with pytest.raises(errors.ConfigurationError, match=r"nightly-backup.*a group of its own"):

@@ -17,6 +17,7 @@ from sqsdelay.errors import SqsDelayError
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.receipts import Mark
 from sqsdelay.spark.sink.rows import Rows, plain_rows
+from sqsdelay.spark.sink.run import Run
 from sqsdelay.stores.s3.layout import line_of
 
 NOW_MS = 1_800_000_000_000
@@ -47,16 +48,15 @@ TYPES = {
 }
 
 
-def read(due: str, found: list[dict[str, Any]]) -> tuple[Rows, pa.RecordBatch]:
+def read(found: list[dict[str, Any]], after_ms: int) -> tuple[Rows, pa.RecordBatch]:
     names = [*found[0]]
     for row in found:
         unique = dict(row["attributes"] or ())
         row["attributes"] = None if row["attributes"] is None else list(unique.items())
     columns = [pa.array([r[n] for r in found], TYPES.get(n, pa.string())) for n in names]
     options = Options(endpoint="orders", job="j", key="key")
-    rows = Rows(
-        columns=Columns(names=frozenset(names), key="key"), options=options, delay_start_ms=NOW_MS
-    )
+    run = Run(began_ms=NOW_MS, delay_start_ms=NOW_MS, after_ms=after_ms)
+    rows = Rows(Columns(names=frozenset(names), key="key"), options, run)
     return rows, rows.resolved(pa.RecordBatch.from_arrays(columns, names=names))
 
 
@@ -70,8 +70,8 @@ def test_a_plain_row_is_the_line_its_sender_would_store(
     found = data.draw(
         st.lists(st.builds(_with(due), ROW, values), min_size=1, max_size=12), label="rows"
     )
-    rows, batch = read(due, found)
-    plain = plain_rows(rows, batch, after_ms=NOW_MS + HOUR_MS, now_ms=NOW_MS)
+    rows, batch = read(found, NOW_MS + HOUR_MS)
+    plain = plain_rows(rows, batch)
     if plain is None:
         return
     sent = list(rows.read(batch))
@@ -101,8 +101,8 @@ def test_ordinary_rows_are_plain() -> None:
         "body": '{"a": 1}', "message_id": "m", "endpoint": None, "attributes": [("kind", "x")],
         "key": None, "message_group_id": None, "due_at": (NOW_MS + 2 * HOUR_MS) * 1000,
     }  # fmt: skip
-    rows, batch = read("due_at", [row, dict(row, message_id=None, key=3)])
-    plain = plain_rows(rows, batch, after_ms=NOW_MS, now_ms=NOW_MS)
+    rows, batch = read([row, dict(row, message_id=None, key=3)], NOW_MS)
+    plain = plain_rows(rows, batch)
     assert plain is not None
     assert plain.positions.to_pylist() == [0, 1]
     (first, _) = plain.lines("orders").to_pylist()

@@ -10,20 +10,18 @@ from typing import Any
 import pytest
 
 from sqsdelay.core.message import Message
-from sqsdelay.cost import shipped_prices
 from sqsdelay.cost.strategies import RELAYED_ON_TIME
 from sqsdelay.spark.estimate import Planned, plan_of
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.run import Counts
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
-PRICES = shipped_prices()
 DAY = 86_400
 
 
 def counted(options: Options, *delays: int, messages: int = 1, size: int = 200) -> Counts:
     """What a task tells of so many messages of each delay."""
-    planned = Planned(options, round(NOW.timestamp() * 1000), PRICES)
+    planned = Planned(options, round(NOW.timestamp() * 1000))
     for delay in delays:
         planned.add(Message("x" * size, due_at=NOW + timedelta(seconds=delay)), messages)
     counts = Counts(routes=Counter(sent=messages * len(delays)))
@@ -32,7 +30,7 @@ def counted(options: Options, *delays: int, messages: int = 1, size: int = 200) 
 
 
 def plan(options: Options, *delays: int, **more: int) -> dict[str, Any]:
-    return plan_of(counted(options, *delays, **more), options, PRICES)
+    return plan_of(counted(options, *delays, **more), options)
 
 
 def test_relaying_what_could_be_parked_is_warned_of() -> None:
@@ -78,5 +76,5 @@ def test_tasks_of_any_sizes_tell_a_few_numbers() -> None:
     assert len(pickle.dumps(told)) < 1024
     assert told.relayed == sum(900 < size * DAY // 100 <= 8100 for size in range(1, 1001, 10))
     told.add(counted(options, DAY, size=300_000))
-    costs = plan_of(told, options, PRICES)["costs"]
+    costs = plan_of(told, options)["costs"]
     assert [name for name, cost in costs.items() if cost is None] == ["EventBridge Scheduler alone"]

@@ -18,19 +18,18 @@ from sqsdelay.errors import ConfigurationError, SqsDelayError
 from sqsdelay.spark.sink import task
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.rows import Rows, derived_id
-from sqsdelay.spark.sink.run import micro_batch_ms
+from sqsdelay.spark.sink.run import Run, micro_batch_ms
 from sqsdelay.spark.sink.task import chunks
 
 NOW_MS = 1_800_000_000_000
+RUN = Run(began_ms=NOW_MS, delay_start_ms=NOW_MS)
 
 
 def read(columns: dict[str, Any], key: str | None = None, **options: str) -> list[Any]:
     """Messages as they are, errors as their text."""
     given = Options.parse({"endpoint": "orders"} | options)
     batch = pa.RecordBatch.from_pydict(columns)
-    rows = Rows(
-        columns=Columns(names=frozenset(columns), key=key), options=given, delay_start_ms=NOW_MS
-    )
+    rows = Rows(Columns(names=frozenset(columns), key=key), given, RUN)
     return [
         str(message) if isinstance(message, SqsDelayError) else (endpoint, message)
         for endpoint, message in rows.read(rows.resolved(batch))
@@ -125,7 +124,7 @@ def test_names_of_columns_have_no_case() -> None:
     batch = pa.RecordBatch.from_pydict({"Body": ["x"], "MESSAGE_ID": ["m"], "delay_seconds": [1]})
     names = {"Body": "body", "MESSAGE_ID": "message_id"}
     columns = Columns(names=frozenset({"body", "message_id", "delay_seconds"}), spelled=names)
-    rows = Rows(columns=columns, options=Options(endpoint="o"), delay_start_ms=NOW_MS)
+    rows = Rows(columns, Options(endpoint="o"), RUN)
     ((_, message),) = rows.read(rows.resolved(batch))
     assert isinstance(message, Message)
     assert (message.body, message.message_id) == ("x", "m")
@@ -139,11 +138,8 @@ def test_what_is_past_is_rejected_where_that_was_asked_for() -> None:
         {"body": ["x"] * 2, "message_id": ["a", "b"], "due_at": dues}
     )
     columns = Columns(names=frozenset(batch.schema.names))
-    options = Options(endpoint="o")
-    for refused_before, late in ((None, False), (NOW_MS, True)):
-        rows = Rows(
-            columns=columns, options=options, delay_start_ms=0, refused_before_ms=refused_before
-        )
+    for past_due, late in (("send", False), ("reject", True)):
+        rows = Rows(columns, Options(endpoint="o", past_due=past_due), RUN)
         (_, first), (_, second) = rows.read(rows.resolved(batch))
         assert isinstance(second, Message)
         assert ("was 1.5 s past" in str(first)) == late

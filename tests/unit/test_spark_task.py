@@ -29,7 +29,7 @@ from sqsdelay.spark.sink import worker
 from sqsdelay.spark.sink.data_source import BatchWriter
 from sqsdelay.spark.sink.job import Sink
 from sqsdelay.spark.sink.options import Columns, Options
-from sqsdelay.spark.sink.receipts import Before, Mark, Receipts, SeenIds, SentBefore
+from sqsdelay.spark.sink.receipts import Before, Mark, Receipts, SentBefore, noted
 from sqsdelay.spark.sink.rows import Rows
 from sqsdelay.spark.sink.run import Attempt, Run, TaskReport
 from sqsdelay.spark.sink.task import Task
@@ -61,11 +61,8 @@ class ThrottlingQueues(InMemoryQueues):
 def one_task(clock: ManualClock, queues: InMemoryQueues | None = None, **more: Any) -> Task:
     queues = queues or InMemoryQueues(clock)
     queues.create_endpoint("orders")
-    rows = Rows(
-        columns=Columns(names=frozenset({"body", "delay_seconds", "message_id"})),
-        options=Options(endpoint="orders"),
-        delay_start_ms=clock.now_ms(),
-    )
+    columns = Columns(names=frozenset({"body", "delay_seconds", "message_id"}))
+    rows = Rows(columns, Options(endpoint="orders"), Run(began_ms=0, delay_start_ms=clock.now_ms()))
     sender = QueueSender(queues, SenderSettings(concurrency=1))
     return Task(rows=rows, sender=sender, clock=clock, sleep=clock.advance, **more)
 
@@ -125,7 +122,7 @@ def test_a_rate_is_kept(tmp_path: Path) -> None:
     """300 messages at 30 a second: the last begin in the tenth second. Were the job killed now, what it sent
     before the last second stands in its receipts."""
     clock, receipts, noted = ManualClock(), Receipts(str(tmp_path), "job"), list[int]()
-    writer = receipts.writer(Attempt("w"), monotonic=clock.monotonic)
+    writer = receipts.writer(Attempt("w"), 1, clock.monotonic)
     task = one_task(clock, rate=30.0, slice_rows=30, receipts=writer)
 
     def sleep(seconds: float) -> None:
@@ -160,7 +157,7 @@ def test_a_slow_tasks_receipts_are_a_file(tmp_path: Path, monkeypatch: pytest.Mo
     """A file a second while it runs; a job of hours leaves as many files as tasks. What a folder that is gone
     for a moment did not take comes with the next, and what it does not give back at the end counts."""
     clock, folder, receipts = ManualClock(), tmp_path / "job", Receipts(str(tmp_path), "job")
-    writer = receipts.writer(Attempt("w"), monotonic=clock.monotonic)
+    writer = receipts.writer(Attempt("w"), 1, clock.monotonic)
 
     def add(number: int) -> None:
         due_at = datetime(2035, 1, 1, tzinfo=UTC)
@@ -217,9 +214,9 @@ def test_a_job_run_again_lists_its_share(
 def test_a_job_has_one_instant(tmp_path: Path) -> None:
     """Its delays count from its first run, whenever it is run again; another job's from its own. What another
     version left is refused: its marks mean something else."""
-    assert Receipts(str(tmp_path), "job").delay_start_ms(1000) == 1000
-    assert Receipts(str(tmp_path), "job").delay_start_ms(9000) == 1000
-    assert Receipts(str(tmp_path), "other").delay_start_ms(9000) == 9000
+    assert Receipts(str(tmp_path), "job").kept_start_ms(1000) == 1000
+    assert Receipts(str(tmp_path), "job").kept_start_ms(9000) == 1000
+    assert Receipts(str(tmp_path), "other").kept_start_ms(9000) == 9000
     for text, error, told in (
         ("{", ConfigurationError, "delete that file if it is damaged"),
         ('{"delay_start_ms": 1000}', SchemaMismatch, "another .* no version, .* name another job"),
@@ -227,7 +224,7 @@ def test_a_job_has_one_instant(tmp_path: Path) -> None:
     ):
         (tmp_path / "job" / "_job.json").write_text(text)
         with pytest.raises(error, match=told):
-            Receipts(str(tmp_path), "job").delay_start_ms(9000)
+            Receipts(str(tmp_path), "job").kept_start_ms(9000)
 
 
 def test_a_plan_counts_from_the_jobs_instant(tmp_path: Path) -> None:
@@ -238,7 +235,7 @@ def test_a_plan_counts_from_the_jobs_instant(tmp_path: Path) -> None:
     assert sink.begin().delay_start_ms > 1000
     assert list(tmp_path.iterdir()) == []
     receipts = Receipts(str(tmp_path), "job")
-    receipts.delay_start_ms(1000)
+    receipts.kept_start_ms(1000)
     receipts.stop()
     times = sink.begin()
     assert times.delay_start_ms == 1000
@@ -308,11 +305,12 @@ def test_two_writes_keep_both_rejects(tmp_path: Path, monkeypatch: pytest.Monkey
     assert sorted(pq.read_table(tmp_path)["body"].to_pylist()) == ["A", "a", "b"]
 
 
-def test_a_task_remembers_its_first_ids() -> None:
+def test_a_task_remembers_its_first_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as fit its memory: what is among them is noticed when it comes again."""
-    seen = SeenIds(tracked=64)
-    assert {seen.note(each, each) for each in range(1000)} == {None}
-    assert [seen.note(each, 7) for each in range(1000)] == [*range(64), *[None] * 936]
+    monkeypatch.setattr("sqsdelay.spark.sink.receipts._TRACKED", 64)
+    seen = dict[int, int]()
+    assert {noted(seen, each, each) for each in range(1000)} == {None}
+    assert [noted(seen, each, 7) for each in range(1000)] == [*range(64), *[None] * 936]
 
 
 def test_a_report_is_small_whatever_was_sent() -> None:
@@ -322,7 +320,7 @@ def test_a_report_is_small_whatever_was_sent() -> None:
     bodies = ["x"] * rows
     bodies[::1000] = ["\x00" * 100] * len(bodies[::1000])
     ids = [f"m{n}" for n in range(rows)]
-    ids[1::1000] = [f"{n}" * 1000 for n in range(17)]
+    ids[1::1000] = [f"{n}" + "😀" * 1000 for n in range(17)]
     kept = sum(batch.num_rows for batch in task.send([of_ids(ids, bodies)]))
     attempt = Attempt("w" * 200, 123_456, 3, 10**9, 10**13)
     report = TaskReport(attempt, task.counts.reported(), rejects="x" * 250, receipts=True)
@@ -371,7 +369,7 @@ def job(executors: int, each: int, quota: float, calls: int) -> tuple[float, flo
 
 @pytest.mark.parametrize(
     ("executors", "each", "quota", "calls"),
-    [(1, 8, 30, 250), (1, 2, 30, 1_000), (1, 8, 300, 500), (2, 4, 30, 250), (2, 8, 300, 1_000)],
+    [(1, 8, 30, 250), (1, 16, 30, 150), (1, 8, 300, 500), (2, 4, 30, 250), (2, 8, 300, 1_000)],
 )
 def test_few_calls_are_refused_and_the_quota_is_used(
     executors: int, each: int, quota: float, calls: int
@@ -399,17 +397,27 @@ def test_what_would_fail_later_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_the_collector_passes_over_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its model of SQS is most of what stays for good."""
-    rows = Rows(
-        columns=Columns(names=frozenset({"body"})),
-        options=Options(endpoint="orders", region="us-east-1"),
-        delay_start_ms=0,
-    )
+    options = Options(endpoint="orders", region="us-east-1")
+    rows = Rows(Columns(names=frozenset({"body"})), options, Run(began_ms=0, delay_start_ms=0))
     monkeypatch.setattr("sqsdelay.spark.sink.worker._spare_the_collector", gc.freeze)
     try:
-        task = task_of(rows, Attempt("w"), Run(began_ms=0, delay_start_ms=0))
+        task = task_of(rows, Attempt("w"))
         assert task.sender not in gc.get_objects()
     finally:
         gc.unfreeze()
+
+
+def test_a_queue_that_is_throttled_holds_up_no_other(tmp_path: Path) -> None:
+    """SQS limits each queue: of two that a job sends to, one may take four calls a second, the other all."""
+    paces = [CallPace(str(tmp_path / "pace")) for _ in range(2)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "pace", lambda: paces[0])
+        events = worker._client.__wrapped__(Options(region="us-east-1")).meta.events
+    events.emit("provide-client-params.sqs.SendMessageBatch", params={"QueueUrl": "slow"})
+    paces[1].about(params={"QueueUrl": "slow"})
+    assert (paces[0].turn(7), paces[1].turn(7)) == (7, 7 + 1 / 63)
+    paces[0].about(params={"QueueUrl": "healthy"})
+    assert paces[0].turn(7) == 7
 
 
 def test_processes_of_an_executor_take_turns(tmp_path: Path) -> None:

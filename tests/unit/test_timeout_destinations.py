@@ -11,6 +11,7 @@ import pytest
 from sqsdelay.stores import SqliteStore
 from sqsdelay.testing import ManualClock
 from sqsdelay.timeouts.manager import TimeoutStatus
+from tests.faulty import AWAY
 from tests.unit.timeout_site import DISPATCHER, ERRORS, TIMEOUTS, World
 
 
@@ -42,7 +43,7 @@ def test_messages_for_a_deleted_queue_end_in_the_error_queue() -> None:
 def test_a_full_queue_is_waited_for_and_starves_nobody() -> None:
     """Ten minutes: one attempt a minute, one announcement each, nothing rejected, all arrive at last."""
     world = World()
-    world.queues.full = {"full"}
+    world.queues.failing = {"full": AWAY}
     world.delay_many("full", 200)
     world.delay_many("well", 50)
     world.run(20)
@@ -52,7 +53,7 @@ def test_a_full_queue_is_waited_for_and_starves_nobody() -> None:
     assert world.queues.sends["full"] in range(first, first + 20)
     assert world.queues.sends[DISPATCHER] <= 250
     assert (world.left(ERRORS), world.store.pending_count()) == (0, 200)
-    world.queues.full = set()
+    world.queues.failing = {}
     world.run(90)
     assert world.left("full") == 200
     assert (world.left(DISPATCHER), world.store.pending_count()) == (0, 0)
@@ -71,12 +72,12 @@ def test_due_on_arrival_for_a_deleted_queue() -> None:
 def test_an_error_queue_that_is_full_loses_nothing() -> None:
     """What cannot be rejected stays in the store, and is tried again."""
     world = World(number_of_retries=0)
-    world.queues.full = {ERRORS}
+    world.queues.failing = {ERRORS: AWAY}
     world.delay_many("gone", 3)
     world.run(200)
     assert world.store.pending_count() == 3
     assert world.queues.sends[ERRORS] < 40
-    world.queues.full = set()
+    world.queues.failing = {}
     world.run(61)
     assert (world.left(ERRORS), world.store.pending_count()) == (3, 0)
 
@@ -139,7 +140,7 @@ def test_what_could_not_be_sent_is_tried_soon_however_slow_the_error_queue(
 ) -> None:
     """Its queue's pause ends while another message is rejected; it does not wait to be announced again."""
     world = World(number_of_retries=0)
-    world.queues.full = {"full"}
+    world.queues.failing = {"full": AWAY}
     world.delay("a", 1, to="full")
     world.delay("b", 1, to="gone")
     world.manager.store_arrivals()
@@ -154,6 +155,6 @@ def test_what_could_not_be_sent_is_tried_soon_however_slow_the_error_queue(
     monkeypatch.setattr(world.transport, "reject", slow)
     world.manager.dispatch()
     assert world.left(ERRORS) == 1
-    world.queues.full = set()
+    world.queues.failing = {}
     world.run(3)
     assert world.left("full") == 1

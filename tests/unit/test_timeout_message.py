@@ -118,15 +118,8 @@ def test_an_announced_id_no_store_can_hold_is_rejected(message_id: object) -> No
     assert isinstance(read_id(json.dumps({"message_id": message_id})), Reject)
 
 
-def test_a_copy_with_an_unreadable_attribute_is_rejected() -> None:
-    """It must not be kept, and later delivered, without that attribute."""
-    whole = copy(OURS)
-    assert isinstance(read_timeout(whole), StoredMessage)
-    assert isinstance(read_timeout(replace(whole, unreadable="an attribute is odd")), Reject)
-
-
 def test_an_unreadable_copys_reason_is_passed_on() -> None:
-    """What of it could not be read."""
+    """What of it could not be read: it must not be kept, and later delivered, without that attribute."""
     unreadable = replace(copy(OURS), unreadable="message attribute 'a' has no value of its type")
     assert read_timeout(unreadable) == Reject("message attribute 'a' has no value of its type")
 

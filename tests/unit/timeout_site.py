@@ -9,31 +9,26 @@ from typing import Any
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, size_of, string
 from sqsdelay.core.received_message import ReceivedMessage
-from sqsdelay.errors import QueueUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sqs.timeouts import SqsTimeouts
-from sqsdelay.testing import InMemoryQueues, ManualClock
+from sqsdelay.testing import ManualClock
 from sqsdelay.timeouts.manager import TimeoutManager, TimeoutSettings, TimeoutStatus
-from tests.faulty import FaultyStore
+from tests.faulty import FaultyQueues, FaultyStore
 
 ERRORS = "orders-delay-error"
 TIMEOUTS = "orders-timeouts"
 DISPATCHER = "orders-timeouts-dispatcher"
 
 
-class CountingQueues(InMemoryQueues):
-    """Counts what is sent to each queue; some are full."""
+class CountingQueues(FaultyQueues):
+    """Counts what is sent to each queue, be it taken or not."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
-        self.full: set[str] = set()
         self.sends: Counter[str] = Counter()
 
     def send_batch(self, queue_url: str, entries: Sequence[Any]) -> list[SendReceipt | Failure]:
         self.sends[queue_url] += len(entries)
-        if queue_url in self.full:
-            away = QueueUnavailable("full")
-            return [Failure("Full", away, transient=True, outage=True)] * len(entries)
         return super().send_batch(queue_url, entries)
 
 

@@ -10,23 +10,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql import datasource
 from pyspark.sql.types import StructType
 
 from sqsdelay.core.delay import SystemClock
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.spark.sink.job import Reports, Sink
+from sqsdelay.spark.sink.job import Sink
 from sqsdelay.spark.sink.options import Options, checked_columns
-from sqsdelay.spark.sink.run import micro_batch_ms, run_of, this_attempt
+from sqsdelay.spark.sink.run import TaskReport, micro_batch_ms, run_of, this_attempt
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,19 +31,19 @@ _QUERY_ID = "sql.streaming.queryId"
 """Local properties that Spark sets for the tasks of a micro-batch."""
 
 
-class SqsDelayDataSource(DataSource):
+class SqsDelayDataSource(datasource.DataSource):
     """``df.write.format("sqsdelay")``; see docs/fields.md for columns and options."""
 
     @classmethod
     def name(cls) -> str:
         return "sqsdelay"
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """A writer for one job. Raises ConfigurationError, InvalidEndpoint, QueueMissing, QueueUnavailable:
         nothing was sent."""
         return BatchWriter(self._checked(schema, overwrite))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """A writer for one micro-batch, or for its commit. Raises ConfigurationError, InvalidEndpoint."""
         return StreamWriter(self._checked(schema, overwrite))
 
@@ -66,7 +61,11 @@ class SqsDelayDataSource(DataSource):
         return Sink(options=options, columns=checked_columns(schema, options))
 
 
-class BatchWriter(DataSourceArrowWriter):
+class Report(TaskReport, datasource.WriterCommitMessage):
+    """As Spark brings it to the driver."""
+
+
+class BatchWriter(datasource.DataSourceArrowWriter):
     """One job."""
 
     def __init__(self, sink: Sink) -> None:
@@ -74,17 +73,18 @@ class BatchWriter(DataSourceArrowWriter):
         self._write_id = uuid4().hex
         self._run = sink.begin()
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._sink.send(iterator, this_attempt(self._write_id, self._run), self._run)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Report:
+        attempt = this_attempt(self._write_id, self._run)
+        return Report(**vars(self._sink.send(iterator, attempt, self._run)))
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._sink.commit(cast(Reports, messages))
+    def commit(self, messages: list[Any]) -> None:
+        self._sink.commit(messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._sink.abort(cast(Reports, messages), [self._write_id])
+    def abort(self, messages: list[Any]) -> None:
+        self._sink.abort(messages, [self._write_id])
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(datasource.DataSourceStreamArrowWriter):
     """One micro-batch. Run again, it replaces its rejects and its counts."""
 
     def __init__(self, sink: Sink) -> None:
@@ -92,7 +92,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         # Made once for a micro-batch, before its tasks: they are to agree on it.
         self._run = run_of(sink.options, SystemClock().now_ms())
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Report:
         current = TaskContext.get()
         assert current is not None, "tasks of a write run in Spark's workers"
         batch_id = int(str(current.getLocalProperty(_BATCH_ID)))
@@ -102,15 +102,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
             start_ms = micro_batch_ms(sink.options.checkpoint, batch_id)
         # It is known by its query and its number.
         run = replace(self._run, delay_start_ms=start_ms, job=json.dumps(("stream", write_id)))
-        return sink.send(iterator, this_attempt(write_id, run), run)
+        return Report(**vars(sink.send(iterator, this_attempt(write_id, run), run)))
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._of(batchId).commit(cast(Reports, messages))
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        self._of(batchId).commit(messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        reports = cast(Reports, messages)
-        write_ids = {report.attempt.write_id for report in reports if report is not None}
-        self._of(batchId).abort(reports, write_ids)
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        write_ids = {report.attempt.write_id for report in messages if report is not None}
+        self._of(batchId).abort(messages, write_ids)
 
     def _of(self, batch_id: int) -> Sink:
         """The sink of one micro-batch, whose receipts and summary are its own."""

@@ -17,22 +17,14 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import InvalidSetting, NotAllSent
 from sqsdelay.spark.session import file_name, opened
 from sqsdelay.spark.sink.options import Columns, Options
-from sqsdelay.spark.sink.run import (
-    Attempt,
-    AttemptFiles,
-    Counts,
-    Run,
-    TaskReport,
-    insist,
-    planned_ms,
-    run_of,
-)
+from sqsdelay.spark.sink.run import AttemptFiles, Counts, TaskReport, insist, planned_ms, run_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from sqsdelay.spark.sink.receipts import Receipts
+    from sqsdelay.spark.sink.run import Attempt, Run
 
 Reports = Sequence[TaskReport | None]
 """None stands for a task that failed."""
@@ -52,7 +44,7 @@ class Sink:
         need not reach the store: there the tasks find out. Raises ConfigurationError, QueueMissing,
         QueueUnavailable, InvalidEndpoint."""
         from sqsdelay.spark.sink.receipts import Receipts
-        from sqsdelay.spark.sink.stored_job import Job, bucket_of
+        from sqsdelay.spark.sink.stored_job import Job
         from sqsdelay.spark.sink.worker import check_store, sender_client
 
         options = self.options
@@ -62,10 +54,9 @@ class Sink:
             opened(options.summary, "summary")
         run = run_of(options, planned_ms(options, sender_client(options)))
         if options.store is not None and not (options.plan or on_client):
-            url = options.store
             name = None if options.endpoint is None else Endpoint.parse(options.endpoint).name
             if options.stages:
-                job = Job(url, run, bucket_of(url))
+                job = Job(options.store, run)
                 insist(job.record, options.retry_seconds)
                 if name is not None:
                     insist(lambda: job.wheel(name), options.retry_seconds)
@@ -74,21 +65,15 @@ class Sink:
         if options.receipts is None:
             return run
         receipts = Receipts.of(replace(options, replay=None))
-        start_ms = receipts.delay_start_ms(run.began_ms, keep=not options.plan)
-        return replace(run, delay_start_ms=start_ms)
+        kept_ms = receipts.kept_start_ms(None if options.plan else run.began_ms)
+        return run if kept_ms is None else replace(run, delay_start_ms=kept_ms)
 
     def send(self, batches: Iterable[pa.RecordBatch], attempt: Attempt, run: Run) -> TaskReport:
         """Send a task's rows, and keep those that cannot be in a file of this attempt."""
         from sqsdelay.spark.sink.rows import Rows
         from sqsdelay.spark.sink.worker import pace, task_of
 
-        rows = Rows(
-            columns=self.columns,
-            options=self.options,
-            delay_start_ms=run.delay_start_ms,
-            refused_before_ms=run.began_ms if self.options.past_due == "reject" else None,
-        )
-        task, before = task_of(rows, attempt, run), pace().refusals
+        task, before = task_of(Rows(self.columns, self.options, run), attempt), pace().refusals
         kept = self._keep(task.send(batches), attempt)
         task.counts.throttled = pace().refusals - before
         noted = bool(task.bulk and task.bulk.receipts and task.bulk.receipts.wrote)
@@ -113,8 +98,8 @@ class Sink:
                     name = f"{file_name(str(options.job))}-{options.batch}-{content % 2**64:016x}"
         return f"part-{name}-{attempt.partition:05d}.parquet"
 
-    def commit(self, reports: Reports) -> None:
-        """Keep the rejects and the counts. Raises NotAllSent."""
+    def commit(self, reports: Reports) -> dict[str, Any]:
+        """Keep the rejects and the counts, which it returns as JSON has them. Raises NotAllSent."""
         options, counts, done = self.options, total(reports), [r for r in reports if r is not None]
         write_ids = {report.attempt.write_id for report in done}
         if staged := [report.staged for report in done if report.staged]:
@@ -125,7 +110,7 @@ class Sink:
             receipts.publish([each.attempt for each in done if each.receipts], options.parts)
             receipts.drop(write_ids)
         lost = counts.rejected and options.rejects is None and not options.plan
-        self._summarise(reports, counts, committed=not lost)
+        told = self._summarise(reports, counts, committed=not lost)
         if lost:
             again = "all rows" if options.receipts is None else "none of the others"
             raise NotAllSent(
@@ -136,14 +121,7 @@ class Sink:
         if options.rejects is not None:
             rejected = {report.attempt: report.rejects for report in done if report.rejects}
             RejectsFolder(options.rejects).commit(rejected, write_ids)
-
-    def told(self, counts: Counts) -> dict[str, Any]:
-        """The counts as JSON has them, and of a plan what it comes to."""
-        if not self.options.plan:
-            return counts.told()
-        from sqsdelay.spark.estimate import plan_of
-
-        return counts.told() | {"plan": plan_of(counts, self.options)}
+        return told
 
     def abort(self, reports: Reports, write_ids: Iterable[str]) -> None:
         """Drop the rejects of a write that failed and what it staged, and say what its finished tasks
@@ -167,17 +145,23 @@ class Sink:
 
         return Receipts.of(self.options)
 
-    def _summarise(self, reports: Reports, counts: Counts, *, committed: bool) -> None:
-        """Leave the counts in a JSON file: Spark commits in a process of its own."""
-        if self.options.summary is None:
-            return
-        failed = sum(report is None for report in reports)
-        told = {"committed": committed, "tasks": len(reports), "tasks_failed": failed}
-        text = json.dumps(told | self.told(counts), ensure_ascii=False, indent=2)
-        system, file = opened(self.options.summary, "summary")
-        system.create_dir(file.rpartition("/")[0])
-        with system.open_output_stream(file) as stream:
-            stream.write(text.encode() + b"\n")
+    def _summarise(self, reports: Reports, counts: Counts, *, committed: bool) -> dict[str, Any]:
+        """The counts, and of a plan what it comes to: left in a JSON file, for Spark commits in a process of
+        its own."""
+        told = counts.told()
+        if self.options.plan:
+            from sqsdelay.spark.estimate import plan_of
+
+            told["plan"] = plan_of(counts, self.options)
+        if self.options.summary is not None:
+            failed = sum(report is None for report in reports)
+            about = {"committed": committed, "tasks": len(reports), "tasks_failed": failed}
+            text = json.dumps(about | told, ensure_ascii=False, indent=2)
+            system, file = opened(self.options.summary, "summary")
+            system.create_dir(file.rpartition("/")[0])
+            with system.open_output_stream(file) as stream:
+                stream.write(text.encode() + b"\n")
+        return told
 
 
 def total(reports: Reports) -> Counts:
@@ -191,9 +175,6 @@ def total(reports: Reports) -> Counts:
 
 class RejectsFolder(AttemptFiles):
     """Rows that cannot be sent, as Parquet files with the reason."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path, "rejects")
 
     def create(self) -> None:
         """Make the folder; raises ConfigurationError if that cannot be done."""

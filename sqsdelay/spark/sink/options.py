@@ -24,6 +24,15 @@ DEFAULT_RETRY_SECONDS: Final = 60
 """How long a task goes on while SQS takes none of its rows; each row that is taken starts it anew."""
 
 DEFAULT_KEY: Final = "key"
+_NEEDS: Final = {
+    "receipts": ("job", "needs the job's name; give one: option job (e.g. renewals-2027)"),
+    "batch": ("job", "name the job whose micro-batches it counts: option job"),
+    "replay": ("receipts", "needs the job's receipts; give option receipts"),
+    "rate": ("tasks", "is the whole job's; give option tasks, how many share it at a time (cores)"),
+    "park_after": ("store", "needs a store; give option store"),
+}
+"""Options that are of no use without another, and why."""
+
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 
@@ -107,25 +116,11 @@ class Options:
     def _check(self) -> None:
         if self.past_due not in ("send", "reject"):
             raise InvalidSetting("use send or reject", past_due=self.past_due)
-        if self.receipts is not None and not self.job:
-            raise InvalidSetting(
-                "receipts are kept under the job's name; give it one: option job (e.g. renewals-2027)"
-            )
-        if self.batch is not None and not self.job:
-            raise InvalidSetting(
-                "name the job whose micro-batches it counts: option job", batch=self.batch
-            )
+        for name, (needed, why) in _NEEDS.items():
+            value = getattr(self, name)
+            if value != getattr(Options, name) and not getattr(self, needed):
+                raise InvalidSetting(why, **{name: value})
         file_name(self.job or "")
-        if self.replay is not None and self.receipts is None:
-            raise InvalidSetting("option replay needs option receipts, the job's")
-        if self.rate is not None and self.tasks is None:
-            raise InvalidSetting(
-                "is for the whole job, and a task sends its share; tell how many run at a time with "
-                "option tasks, e.g. the cluster's cores",
-                rate=self.rate,
-            )
-        if self.store is None and self.park_after != DEFAULT_PARK_AFTER_SECONDS:
-            raise InvalidSetting("needs a store; give option store", park_after=self.park_after)
 
 
 def _whole(name: str, text: str, least: int) -> int:
@@ -148,8 +143,9 @@ TEXTS: Final = (
     "_corrupt_record",
 )
 COLUMNS: Final = (*TEXTS[:-1], "delay_seconds", "due_at", "attributes")
-_TYPES: Final[Mapping[str, tuple[Sequence[str], str]]] = {
-    **dict.fromkeys(TEXTS, (("string",), "string")),
+TEXT: Final = (("string",), "string")
+TYPES: Final[Mapping[str, tuple[Sequence[str], str]]] = {
+    **dict.fromkeys(TEXTS, TEXT),
     "delay_seconds": ((*_INTEGERS, "float", "double"), "a number of seconds (bigint or double)"),
     "due_at": (("timestamp",), "timestamp"),
     "attributes": (("map<string,string>",), "map<string,string>"),
@@ -211,12 +207,12 @@ def _check_type(name: str, kind: str, key: str | None) -> None:
             "cast it to timestamp, which reads it in the session's time zone "
             "(spark.sql.session.timeZone)"
         )
-    if name not in _TYPES and name != key:
+    if name not in TYPES and name != key:
         raise ConfigurationError(
             f"column {name!r} is unknown; known are {', '.join(COLUMNS)} and the key column: "
             f"drop it, or name it as the key: option key ({name!r})"
         )
-    expected = {name: _TYPES[name]} if name in _TYPES else {}
+    expected = {name: TYPES[name]} if name in TYPES else {}
     if name == key:
         expected[f"{name} (the key)"] = (*_INTEGERS, "string"), "string or an integer"
     for told, (kinds, wanted) in expected.items():

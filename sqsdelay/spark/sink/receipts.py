@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import time
-from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -49,25 +48,17 @@ def number(text: bytes) -> int:
     return int.from_bytes(blake2b(text, digest_size=8).digest(), signed=True)
 
 
-class SeenIds:
-    """The ids that one task came across, as many as it can remember. Nobody else is told."""
-
-    def __init__(self, *, tracked: int = _TRACKED) -> None:
-        self._tracked = tracked
-        self._contents: dict[int, int] = {}
-
-    def note(self, message_id: int, content: int) -> int | None:
-        """The content that came with this id before; None if it is the first."""
-        before = self._contents.get(message_id)
-        if before is None and len(self._contents) < self._tracked:
-            self._contents[message_id] = content
-        return before
+def noted(seen: dict[int, int], message_id: int, content: int) -> int | None:
+    """The content that came with this id before; None if it is the first. ``seen`` are the contents of the
+    ids that one task came across, as many as it can remember. Nobody else is told."""
+    before = seen.get(message_id)
+    if before is None and len(seen) < _TRACKED:
+        seen[message_id] = content
+    return before
 
 
 _FLUSH_SECONDS: Final = 1.0
 """A task that is killed sends again what it sent since the last file, at most."""
-
-_PART: Final = "part-"
 
 _SCHEMA: Final = pa.schema(
     {
@@ -82,7 +73,7 @@ _SCHEMA: Final = pa.schema(
 _MARKS: Final = ["id_mark", "content_mark"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SentBefore:
     """The marks of messages that were taken, by id."""
 
@@ -93,7 +84,8 @@ class SentBefore:
     def of(cls, ids: pa.Int64Array, contents: pa.Int64Array) -> SentBefore:
         """Of marks in any order: 16 bytes are kept of each."""
         order = pc.sort_indices(ids)
-        return cls(ids=_numbers(ids.take(order)), contents=_numbers(contents.take(order)))
+        sorted_ = (column.take(order).buffers()[1] or b"" for column in (ids, contents))
+        return cls(*(memoryview(each)[: 8 * len(ids)].cast("q") for each in sorted_))
 
     def content(self, message_id: int) -> int | None:
         """The content that was sent under this id; None if none was."""
@@ -102,14 +94,15 @@ class SentBefore:
         return self.contents[place] if found else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Before:
     """What earlier runs of a job have ``sent``, by their receipts, and ``stored``, by the job's record in an
-    S3 store; and a digest of the runs that were ``known`` there."""
+    S3 store; a digest of the runs that were ``known`` there; and of a replay, what the job has sent."""
 
     sent: SentBefore = field(default_factory=SentBefore)
     stored: SentBefore = field(default_factory=SentBefore)
     known: str = ""
+    original: SentBefore = field(default_factory=SentBefore)
 
     def contents(self, ids: Sequence[int]) -> list[int | None]:
         """The contents that came under these ids; None where none did."""
@@ -117,12 +110,6 @@ class Before:
             return [None] * len(ids)
         found = ((self.stored.content(each), self.sent.content(each)) for each in ids)
         return [sent if stored is None else stored for stored, sent in found]
-
-
-def _numbers(column: pa.Int64Array) -> array[int]:
-    found = array("q")
-    found.frombytes(memoryview(column.buffers()[1] or b"")[: 8 * len(column)])
-    return found
 
 
 def job_folder(folder: str, job: str) -> str:
@@ -161,53 +148,55 @@ class Receipts(AttemptFiles):
         found = self.system.get_file_info(self._stop)
         return bool(found.type is not fs.FileType.NotFound)
 
-    def delay_start_ms(self, now_ms: int, *, keep: bool = True) -> int:
-        """The job's instant: the one that its first run left here, or else now, which is kept. A run that was
-        stopped may go on from here. Raises ConfigurationError where it cannot be read or written."""
-        if keep and self.stopped():
-            self.system.delete_file(self._stop)
-        kept = self.kept_start_ms()
-        if kept is not None or not keep:
-            return now_ms if kept is None else kept
+    def kept_start_ms(self, now_ms: int | None = None) -> int | None:
+        """The instant that the job's first run left here; None if the job never ran with receipts. A run that
+        begins tells the time: it is left where there is none, and what was stopped may go on. Raises
+        ConfigurationError where it cannot be read or written, SchemaMismatch where another sqsdelay has left
+        it."""
         path = f"{self.root}/_job.json"
         try:
-            self.system.create_dir(self.root)
-            with self.system.open_output_stream(path) as stream:
-                told = {"version": JOB_VERSION, "delay_start_ms": now_ms}
-                stream.write(json.dumps(told).encode() + b"\n")
-        except OSError as error:
-            raise _unkept(path, error) from error
-        return now_ms
-
-    def kept_start_ms(self) -> int | None:
-        """The instant that the job's first run left here; None if the job never ran with receipts. Raises
-        ConfigurationError where it cannot be read, SchemaMismatch where another sqsdelay has left it."""
-        path = f"{self.root}/_job.json"
-        try:
-            if self.system.get_file_info(path).type is fs.FileType.NotFound:
-                return None
-            with self.system.open_input_stream(path) as stream:
-                found = json.loads(stream.read())
-            check_version(found.get("version"), path)
-            return int(found["delay_start_ms"])
+            if now_ms is not None and self.stopped():
+                self.system.delete_file(self._stop)
+            if self.system.get_file_info(path).type is not fs.FileType.NotFound:
+                with self.system.open_input_stream(path) as stream:
+                    found = json.loads(stream.read())
+                check_version(found.get("version"), path)
+                return int(found["delay_start_ms"])
+            if now_ms is not None:
+                self.system.create_dir(self.root)
+                with self.system.open_output_stream(path) as stream:
+                    told = {"version": JOB_VERSION, "delay_start_ms": now_ms}
+                    stream.write(json.dumps(told).encode() + b"\n")
+            return now_ms
         except (OSError, ValueError, KeyError) as error:
-            raise _unkept(path, error) from error
+            raise ConfigurationError(
+                f"the job's instant cannot be kept in {path} ({error}); give option receipts "
+                "a folder that can be written, or delete that file if it is damaged"
+            ) from error
 
     def load(self, part: int = 0, parts: int = 1) -> SentBefore:
         """All that is recorded, or what task ``part`` may need of it where rows are shared out among
         ``parts``."""
+        folders = list[str]()
+        for run in self._listed(self.root):
+            name, _, number = run.base_name.partition("=")
+            if name == "parts":
+                common = gcd(int(number), parts)
+                shares = range(part % common, int(number), common)
+                folders += [f"{run.path}/part={each}" for each in shares]
         with ThreadPoolExecutor(AT_A_TIME) as pool:
-            files = self._files(part, parts, pool)
+            found = chain(*pool.map(self._listed, folders))
+            files = [each.path for each in found if each.base_name.startswith("part-")]
             tables = [table for table in pool.map(self._read, files) if table is not None]
         if not tables:
             return SentBefore()
         rows = pa.concat_tables(tables).combine_chunks()
         return SentBefore.of(*(rows.column(name).combine_chunks() for name in _MARKS))
 
-    def writer(self, attempt: Attempt, parts: int = 1, **more: Any) -> ReceiptsWriter:
+    def writer(self, attempt: Attempt, parts: int = 1, *more: Any) -> ReceiptsWriter:
         """A writer of one attempt on a task. Its rows, shared out among ``parts``, may be any task's where
         there is one part."""
-        return ReceiptsWriter(self.system, self._part(attempt, parts), **more)
+        return ReceiptsWriter(self.system, self._part(attempt, parts), *more)
 
     def staging(self, attempt: Attempt) -> ReceiptsWriter:
         """A writer of an attempt whose rows are staged: they count when the driver commits it."""
@@ -220,23 +209,10 @@ class Receipts(AttemptFiles):
     def _part(self, attempt: Attempt, parts: int, staged: str = "") -> str:
         folder = f"{self.root}/parts={parts}/part={attempt.partition % parts}"
         number = f"{attempt.partition:05d}-{attempt.began_ms}{attempt.task_id}"
-        return f"{folder}/{_PART}{attempt.write_id}-{number}{staged}.parquet"
+        return f"{folder}/part-{attempt.write_id}-{number}{staged}.parquet"
 
-    def _listed(self, folder: str, *, recursive: bool = False) -> list[fs.FileInfo]:
-        at = fs.FileSelector(folder, allow_not_found=True, recursive=recursive)
-        return list(self.system.get_file_info(at))
-
-    def _files(self, part: int, parts: int, pool: ThreadPoolExecutor) -> list[str]:
-        found: list[fs.FileInfo] = []
-        for run in self._listed(self.root):
-            name, _, number = run.base_name.partition("=")
-            if name == "parts":
-                if (common := gcd(int(number), parts)) == 1:
-                    found += self._listed(run.path, recursive=True)
-                    continue
-                shares = range(part % common, int(number), common)
-                found += chain(*pool.map(self._listed, [f"{run.path}/part={n}" for n in shares]))
-        return [each.path for each in found if each.base_name.startswith(_PART)]
+    def _listed(self, folder: str) -> list[fs.FileInfo]:
+        return list(self.system.get_file_info(fs.FileSelector(folder, allow_not_found=True)))
 
     def _read(self, path: str) -> pa.Table | None:
         """None where it is gone by now, or was cut off. What else keeps it from being read is an error:
@@ -252,30 +228,19 @@ class Receipts(AttemptFiles):
             return None
 
 
-def _unkept(path: str, error: Exception) -> ConfigurationError:
-    return ConfigurationError(
-        f"the job's instant cannot be kept in {path} ({error}); give option receipts "
-        "a folder that can be written, or delete that file if it is damaged"
-    )
-
-
+@dataclass
 class ReceiptsWriter:
     """Records what one attempt on a task sent: a file a second, and a single one at its end."""
 
-    def __init__(
-        self,
-        system: fs.FileSystem,
-        path: str,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._system = system
-        self._path = path
-        self._monotonic = monotonic
-        self._flushed_at = monotonic()
+    _system: fs.FileSystem
+    _path: str
+    _monotonic: Callable[[], float] = time.monotonic
+    wrote: bool = False
+
+    def __post_init__(self) -> None:
+        self._flushed_at = self._monotonic()
         self._rows: list[tuple[Any, ...]] = []
         self._pieces: list[str] = []
-        self.wrote = False
 
     def add(
         self, endpoint: str, message_id: str | None, due_at: datetime | None, route: str, mark: Mark

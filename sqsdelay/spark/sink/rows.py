@@ -16,14 +16,14 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sqsdelay.core.delay import DueTime, delay_ms, due_at_ms, utc
+from sqsdelay.core.delay import checked_due_ms, delay_ms, due_at_ms, utc
 from sqsdelay.core.limits import MAX_ATTRIBUTE_NAME_CHARS, MAX_ATTRIBUTES, MAX_MESSAGE_BYTES
 from sqsdelay.core.message import DELAY_SECONDS, Message
 from sqsdelay.errors import InvalidDelay, InvalidMessage, SqsDelayError
 from sqsdelay.spark.sink.options import TEXTS, Columns, Options
 from sqsdelay.spark.sink.receipts import Mark, number
+from sqsdelay.spark.sink.run import Run
 
-_MICROSECONDS_PER_MS: Final = 1000
 _KINDS: Final = dict.fromkeys(TEXTS, pa.string()) | {
     "attributes": pa.map_(pa.string(), pa.string())
 }
@@ -35,15 +35,13 @@ def derived_id(job: str, key: str | int) -> str:
     return hashlib.sha256(f"{job}\0{key}".encode()).hexdigest()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Rows:
-    """Reads rows as messages. ``delay_seconds`` count from ``delay_start_ms``, the same for every attempt
-    on a row; rows due before ``refused_before_ms`` are rejected."""
+    """Reads a job's rows as messages, in every attempt on a row alike: what that depends on is the run's."""
 
     columns: Columns
     options: Options
-    delay_start_ms: int
-    refused_before_ms: int | None = None
+    run: Run
 
     def mark(self, endpoint: str, message: Message) -> Mark:
         """The mark that is kept of a row that was sent or stored, as `Plain.marks` makes it of columns."""
@@ -65,7 +63,7 @@ class Rows:
     def since_ms(self) -> int:
         """What due times in marks count from: without receipts, a delay counts from another instant when
         the job is run again."""
-        return self.delay_start_ms if self.delays else 0
+        return self.run.delay_start_ms if self.delays else 0
 
     def resolved(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows under our own names of their columns; those that the table has not are NULL."""
@@ -109,12 +107,11 @@ class Rows:
             name = "delay_seconds" if self.delays else "due_at"
             raise InvalidDelay(f"{name} is NULL; say when the message is due")
         if self.delays:
-            due = DueTime(delay_ms=delay_ms(value))
-        else:
-            due = DueTime(at_ms=max(0, -(-int(value) // _MICROSECONDS_PER_MS)))
-        due_ms = due.due_ms(self.delay_start_ms)
-        if self.refused_before_ms is not None and due_ms < self.refused_before_ms:
-            late = (self.refused_before_ms - due_ms) / 1000
+            due_ms = checked_due_ms(self.run.delay_start_ms + delay_ms(value))
+        else:  # Microseconds.
+            due_ms = checked_due_ms(max(0, -(-int(value) // 1000)))
+        if self.options.past_due == "reject" and due_ms < self.run.began_ms:
+            late = (self.run.began_ms - due_ms) / 1000
             raise InvalidDelay(
                 f"due_at {utc(due_ms).isoformat()} was {late:g} s past when the job began; correct "
                 "it, or send what is past at once: option past_due (send)"
@@ -201,17 +198,17 @@ def _dues(rows: Rows, batch: pa.RecordBatch) -> pa.Int64Array:
         delays = batch.column("delay_seconds").cast(pa.float64(), safe=False)
         fits = pc.and_(pc.greater_equal(delays, 0.0), pc.less_equal(delays, most))
         ms = pc.ceil(pc.multiply(pc.if_else(fits, delays, None), 1000.0)).cast(pa.int64())
-        return pc.add(ms, rows.delay_start_ms)
+        return pc.add(ms, rows.run.delay_start_ms)
     micros = batch.column("due_at").cast(pa.int64())
     later = pc.if_else(pc.greater(micros, 0), micros, None)
     return pc.divide(pc.add(later, 999), 1000)
 
 
-def plain_rows(rows: Rows, batch: pa.RecordBatch, *, after_ms: int, now_ms: int) -> Plain | None:
-    """The `resolved` rows of a batch that are plain and due later than ``after_ms``; None for none."""
-    dues = _dues(rows, batch)
-    before_ms = now_ms + (rows.options.max_delay_seconds - _CLOCKS_APART_SECONDS) * 1000
-    far = pc.and_(pc.greater(dues, after_ms), pc.less(dues, before_ms))
+def plain_rows(rows: Rows, batch: pa.RecordBatch) -> Plain | None:
+    """The `resolved` rows of a batch that are plain and due so late that they are staged; None for none."""
+    dues, most_seconds = _dues(rows, batch), rows.options.max_delay_seconds
+    before_ms = rows.run.began_ms + (most_seconds - _CLOCKS_APART_SECONDS) * 1000
+    far = pc.and_(pc.greater(dues, rows.run.after_ms), pc.less(dues, before_ms))
     for name in ("_corrupt_record", "message_group_id", "message_deduplication_id"):
         far = pc.and_(far, pc.is_null(batch.column(name)))
     positions = pc.indices_nonzero(pc.fill_null(far, False)).cast(pa.int64())
@@ -220,11 +217,13 @@ def plain_rows(rows: Rows, batch: pa.RecordBatch, *, after_ms: int, now_ms: int)
     part = batch.take(positions)
     try:
         bodies = _texts(part.column("body"))
-        endpoints = _endpoints(rows, part)
+        named = _texts(part.column("endpoint"))
         ids = _ids(rows, part)
         headers, fits = _headers(part.column("attributes"))
     except pa.ArrowInvalid:  # Text that is none.
         return None
+    given = pc.greater(pc.fill_null(pc.binary_length(named), 0), 0)
+    endpoints = pc.if_else(given, named, pa.scalar(rows.options.endpoint, pa.large_string()))
     size = pc.add(pc.binary_length(bodies), pc.binary_length(headers))
     fits = pc.and_(fits, pc.greater(pc.binary_length(bodies), 0))
     fits = pc.and_(fits, pc.less(size, MAX_MESSAGE_BYTES - OUR_BYTES))
@@ -254,12 +253,6 @@ def _quoted(texts: Any) -> Any:
 def _joined(*parts: Any) -> Any:
     texts = [pa.scalar(p, pa.large_string()) if isinstance(p, str) else p for p in parts]
     return pc.binary_join_element_wise(*texts, pa.scalar("", pa.large_string()))
-
-
-def _endpoints(rows: Rows, part: pa.RecordBatch) -> Any:
-    named = _texts(part.column("endpoint"))
-    given = pc.greater(pc.fill_null(pc.binary_length(named), 0), 0)
-    return pc.if_else(given, named, pa.scalar(rows.options.endpoint, pa.large_string()))
 
 
 def _ids(rows: Rows, part: pa.RecordBatch) -> Any:

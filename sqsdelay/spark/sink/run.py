@@ -4,7 +4,7 @@ what its tasks tell its driver."""
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -22,12 +22,6 @@ from sqsdelay.spark.sink.options import Options
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
-    from pyspark.sql.datasource import WriterCommitMessage as _Message
-else:
-    try:
-        from pyspark.sql.datasource import WriterCommitMessage as _Message
-    except ImportError:  # Spark 3.5 has no Python data sources: `sqsdelay.spark.send` sends there.
-        _Message = object
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +44,13 @@ class AttemptFiles:
     """Files that count once Spark has committed the attempts that wrote them. Until then they lie in a folder
     of their write, whose name begins with ``_``: Spark's readers pass over it."""
 
-    def __init__(self, path: str, option: str) -> None:
+    def __init__(self, path: str, option: str = "rejects") -> None:
         self.system, self.root = opened(path, option)
-
-    def _folder(self, write_id: str) -> str:
-        return f"{self.root}/_staging-{write_id}"
 
     def hidden(self, attempt: Attempt) -> str:
         """Where an attempt writes its file."""
         name = f"{attempt.partition:05d}-{attempt.task_id}.parquet"
-        return f"{self._folder(attempt.write_id)}/{name}"
+        return f"{self.root}/_staging-{attempt.write_id}/{name}"
 
     def move(self, names: Mapping[str, str]) -> None:
         """Let files count under the names that they are to have."""
@@ -72,7 +63,7 @@ class AttemptFiles:
         """Delete what is hidden of these writes."""
         from pyarrow import fs
 
-        for folder in map(self._folder, write_ids):
+        for folder in (f"{self.root}/_staging-{each}" for each in write_ids):
             if self.system.get_file_info(folder).type is not fs.FileType.NotFound:
                 self.system.delete_dir(folder)
 
@@ -145,7 +136,9 @@ def check_version(found: object, place: str) -> None:
 JOB_SECONDS: Final = 86_400
 """How long a run may take before others may give up what it has staged."""
 
-RETRY_WAIT: Final = tenacity.wait_random_exponential(multiplier=0.5, max=10)
+LONGEST_WAIT: Final = 10.0
+"""Seconds, at random less, before what was refused is tried again."""
+
 _Answer = TypeVar("_Answer")
 
 
@@ -203,23 +196,21 @@ class Staged:
 def insist(call: Callable[[], _Answer], seconds: float) -> _Answer:
     """Do what S3 may refuse for a while, again for so many seconds: hours of staging depend on it. Only what
     S3 itself did not take is tried again, not what a job has found out for good. Raises StoreUnavailable."""
-    for attempt in tenacity.Retrying(
+    patient = tenacity.Retrying(
         stop=tenacity.stop_after_delay(seconds),
-        wait=RETRY_WAIT,
+        wait=tenacity.wait_random_exponential(multiplier=0.5, max=LONGEST_WAIT),
         retry=tenacity.retry_if_exception(
             lambda error: isinstance(error, StoreUnavailable) and error.__cause__ is not None
         ),
         reraise=True,
-    ):
-        with attempt:
-            return call()
-    raise AssertionError("the last attempt returns or raises")
+    )
+    return patient(call)
 
 
 NUMBERS: Final = ("repeated", "already_sent", "throttled", "retried")
 """What is counted besides rows sent and rejected."""
 
-_EXAMPLES_CHARS: Final = 200
+_EXAMPLES_BYTES: Final = 200
 """Of all examples in a task's report. Spark gathers the reports of all tasks in the driver, and ends a job
 when they come to more than ``spark.driver.maxResultSize``, after everything was sent."""
 
@@ -230,8 +221,8 @@ class Counts:
 
     ``repeated``: rows whose id an earlier row had. ``already_sent``: rows that receipts of an earlier
     run show as sent. ``throttled``: calls that SQS refused for their rate. ``retried``: rows that were
-    not taken and sent again. Of a plan: ``costs`` of each way, None where some messages are too large for
-    it, and how many are ``relayed``.
+    not taken and sent again. Of a plan: ``costs`` of each way, infinite where some messages are too large
+    for it, and how many are ``relayed``.
     """
 
     routes: Counter[str] = field(default_factory=Counter)
@@ -240,7 +231,7 @@ class Counts:
     throttled: int = 0
     retried: int = 0
     relayed: int = 0
-    costs: dict[str, Fraction | None] = field(default_factory=dict)
+    costs: dict[str, Fraction | float] = field(default_factory=lambda: defaultdict(Fraction))
     reasons: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
 
@@ -257,24 +248,21 @@ class Counts:
         self.reasons[kind] += 1
         self.examples.setdefault(kind, str(error))
 
-    def add_cost(self, way: str, cost: Fraction | None) -> None:
-        before = self.costs.get(way, Fraction(0))
-        self.costs[way] = None if cost is None or before is None else before + cost
-
     def add(self, other: Counts) -> None:
         self.routes.update(other.routes)
         self.reasons.update(other.reasons)
         self.examples = other.examples | self.examples
         for way, cost in other.costs.items():
-            self.add_cost(way, cost)
+            self.costs[way] += cost
         for name in (*NUMBERS, "relayed"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def reported(self) -> Counts:
-        """What the driver is told: examples share `_EXAMPLES_CHARS`, whatever was rejected."""
-        most = _EXAMPLES_CHARS // max(1, len(self.examples))
-        examples = self.examples.items()
-        short = {kind: f"{text[: most - 1]}…" if text[most:] else text for kind, text in examples}
+        """What the driver is told: examples share `_EXAMPLES_BYTES`, whatever was rejected."""
+        most, short = _EXAMPLES_BYTES // max(1, len(self.examples)), dict[str, str]()
+        for kind, text in self.examples.items():
+            cut = text.encode()[:most].decode(errors="ignore")
+            short[kind] = text if cut == text else f"{cut}…"
         return replace(self, examples=short)
 
     def why(self) -> str:
@@ -299,7 +287,7 @@ class Counts:
 
 
 @dataclass
-class TaskReport(_Message):
+class TaskReport:
     """What a task tells the driver once all its rows are dealt with: below 1 kB, whatever it sent; and of
     files that count once Spark has committed it, the name that its rejects are to have, and whether there
     are ``receipts``: one that is gone then fails the commit."""

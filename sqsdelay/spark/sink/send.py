@@ -20,12 +20,11 @@ import pyspark.sql
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
-from pyspark.sql.types import DoubleType, MapType, StringType, StructType, TimestampType
 
 from sqsdelay.errors import ConfigurationError, MissingExtra, SqsDelayError
 from sqsdelay.spark.session import failure, hadoop_uri
-from sqsdelay.spark.sink.job import Sink, total
-from sqsdelay.spark.sink.options import Columns, Options, checked_columns
+from sqsdelay.spark.sink.job import Sink
+from sqsdelay.spark.sink.options import TEXT, TYPES, Columns, Options, checked_columns
 from sqsdelay.spark.sink.run import Run, TaskReport, run_of, this_attempt
 
 if TYPE_CHECKING:
@@ -51,19 +50,11 @@ def read_table(spark: SparkSession, path: str, file_format: str) -> DataFrame:
     return csv.option("enforceSchema", False).schema(_schema(names)).csv(path)
 
 
-_TYPES: Final = {
-    "delay_seconds": DoubleType(),
-    "due_at": TimestampType(),
-    "attributes": MapType(StringType(), StringType()),
-}
-
-
-def _schema(names: list[str]) -> StructType:
-    found = StructType()
-    for name in names:
-        if name != "_corrupt_record":
-            found.add(name, _TYPES.get(name.lower(), StringType()))
-    return found.add("_corrupt_record", StringType())
+def _schema(names: list[str]) -> str:
+    kinds = {name: TYPES.get(name.lower(), TEXT)[0][-1] for name in [*names, "_corrupt_record"]}
+    # An instant, whatever spark.sql.timestampType says.
+    told = {name: kind.replace("timestamp", "timestamp_ltz") for name, kind in kinds.items()}
+    return ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in told.items())
 
 
 STAGED_PER_TASK: Final = 250_000
@@ -171,8 +162,7 @@ def send(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
             # Of what a worker has raised itself, the one line says all.
             raise told from (error if type(told) is SqsDelayError else None)
         raise
-    sink.commit(reports)
-    return sink.told(total(reports))
+    return sink.commit(reports)
 
 
 def _task(
@@ -207,10 +197,10 @@ def save(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
 
     rows.sparkSession.dataSource.register(SqsDelayDataSource)
     rows, sink = _checked(rows, unique, options)
-    found = {"tasks": sink.options.tasks, "parts": sink.options.parts}
     with TemporaryDirectory(prefix="sqsdelay-") as folder:
         # Spark commits in a process of its own, on this machine.
         summary = Path(folder) / "summary.json"
-        texts = {name: str(value) for name, value in (options | found).items()}
+        options |= {"tasks": sink.options.tasks, "parts": sink.options.parts}
+        texts = {name: str(value) for name, value in options.items()}
         rows.write.format("sqsdelay").options(**texts, summary=str(summary)).mode("append").save()
         return dict(json.loads(summary.read_text()))

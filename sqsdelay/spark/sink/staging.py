@@ -10,10 +10,12 @@ from __future__ import annotations
 import gzip
 from array import array
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from itertools import count
 from typing import Final, cast
 
 import pyarrow as pa
@@ -24,14 +26,13 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import Message, Route
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import SqsDelayError
-from sqsdelay.ledger.events import Ledger
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Queues
 from sqsdelay.ports.stores import ParkingPlace
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.sizes import SizeLimits
-from sqsdelay.spark.sink.receipts import Before, Mark, ReceiptsWriter, SeenIds
+from sqsdelay.spark.sink.receipts import Before, Mark, ReceiptsWriter, noted
 from sqsdelay.spark.sink.rows import Plain, Rows, plain_rows
 from sqsdelay.spark.sink.run import Counts, Run, Staged, insist
 from sqsdelay.spark.sink.stored_job import Job
@@ -63,9 +64,9 @@ class Objects:
         self._slots: dict[tuple[Wheel, layout.Slot], list[pa.Table]] = {}
         self._gathered: dict[Wheel, list[pa.Table]] = {}
         self._gathered_bytes = 0
-        self._objects = 0
+        self._numbers = count()
         self._pool = ThreadPoolExecutor(_IN_FLIGHT, thread_name_prefix="staging")
-        self._writing: set[Future[object]] = set()
+        self._writing = deque[Future[object]]()
         self.endpoints: dict[str, None] = {}
         self.last_ms = 0
 
@@ -112,9 +113,8 @@ class Objects:
                 self._write(place, keep_rest=True)
         sizes = {at: sum(each.nbytes for each in pieces) for at, pieces in self._slots.items()}
         kept = sum(sizes.values())
-        most = KEPT_BYTES // 2 if kept > KEPT_BYTES else kept
         for place in sorted(sizes, key=sizes.__getitem__, reverse=True):
-            if kept > most:
+            if kept > KEPT_BYTES:
                 kept -= sizes[place]
                 self._write(place)
 
@@ -130,24 +130,21 @@ class Objects:
             if keep_rest and end == len(lines) and end - start < layout.MAX_OBJECT_MESSAGES:
                 self._slots[place] = [_copied(rows, start, end)]
                 return
-            part = f"{self._attempt}.{self._objects}"
-            self._objects += 1
+            part = f"{self._attempt}.{next(self._numbers)}"
             portion = pa.LargeListArray.from_arrays(pa.array([start, end], pa.int64()), lines)
             text = pc.binary_join(portion, pa.scalar(b"", pa.large_binary()))[0].as_buffer()
             between = dues[start].as_py(), dues[end - 1].as_py()
             name = layout.ObjectName(slot, *between, end - start, text.size, part, self._run.batch)
             put = partial(_put, wheel.bucket, wheel.key(name), text)
-            self._writing.add(self._pool.submit(insist, put, self._retry_seconds))
+            self._writing.append(self._pool.submit(insist, put, self._retry_seconds))
             self._finish(_IN_FLIGHT)
 
     def _finish(self, most: int) -> None:
         """Wait until no more than so many objects are being written."""
         while len(self._writing) > most:
-            done, left = wait(self._writing, return_when="FIRST_COMPLETED")
-            for each in done:
-                each.result()
             # One that failed stays: its lines are nowhere, the task has to fail.
-            self._writing = left
+            self._writing[0].result()
+            self._writing.popleft()
 
 
 def _put(bucket: ObjectBucket, key: str, text: pa.Buffer) -> None:
@@ -181,34 +178,28 @@ class Place:
 @dataclass
 class Bulk:
     """What a task stages, of what earlier runs have not sent or stored ``before``. ``queues`` are asked about
-    endpoints. With a ``ledger`` rows are staged one by one, as those of a replay."""
+    endpoints. With a ledger in the ``settings`` rows are staged one by one, as those of a replay."""
 
     rows: Rows
     job: Job
     queues: Queues
     attempt: str
     receipts: ReceiptsWriter | None = None
-    ledger: Ledger | None = None
+    settings: SenderSettings = field(default_factory=SenderSettings)
     before: Before = field(default_factory=Before)
 
     def __post_init__(self) -> None:
         options = self.rows.options
         # A replay compares each row with the receipts.
-        self._quick = self.ledger is None and options.replay is None
+        self._quick = self.settings.ledger is None and options.replay is None
         self._limits = SizeLimits(self.queues)
         # An endpoint has one for the whole task: gathered is what has the same wheel.
         self.place = cache(lambda name: Place(self.job.wheel(name), self.objects))
         self.objects = Objects(self.job.run, self.attempt, options.retry_seconds)
         self._ids, self._contents = array("q"), array("q")
         self._plain_endpoint = cache(self._looked_at)
-        settings = SenderSettings(
-            hop_seconds=options.hop_seconds,
-            max_delay_seconds=options.max_delay_seconds,
-            parking=ParkingSettings(lambda name: cast(ParkingPlace, self.place(name)), 0),
-            idempotent=True,
-            ledger=self.ledger,
-        )
-        self.sender = QueueSender(self.queues, settings)
+        parking = ParkingSettings(lambda name: cast(ParkingPlace, self.place(name)), 0)
+        self.sender = QueueSender(self.queues, replace(self.settings, parking=parking))
 
     def is_far(self, message: Message) -> bool:
         """Whether a message is to be staged."""
@@ -219,11 +210,10 @@ class Bulk:
         self._ids.extend(ids)
         self._contents.extend(contents)
 
-    def take(self, chunk: pa.RecordBatch, seen: SeenIds, counts: Counts) -> list[int]:
+    def take(self, chunk: pa.RecordBatch, seen: dict[int, int], counts: Counts) -> list[int]:
         """Stage what is plain; the positions of the rows that are left."""
-        every, run = range(chunk.num_rows), self.job.run
-        instants = {"after_ms": run.after_ms, "now_ms": run.began_ms}
-        if not self._quick or (plain := plain_rows(self.rows, chunk, **instants)) is None:
+        every = range(chunk.num_rows)
+        if not self._quick or (plain := plain_rows(self.rows, chunk)) is None:
             return list(every)
         done = list[int]()
         for name in pc.unique(plain.endpoints).to_pylist():
@@ -234,7 +224,7 @@ class Bulk:
         return sorted(set(every).difference(done))
 
     def _stage(
-        self, name: str, endpoint: Endpoint, plain: Plain, seen: SeenIds, counts: Counts
+        self, name: str, endpoint: Endpoint, plain: Plain, seen: dict[int, int], counts: Counts
     ) -> list[int]:
         """Stage rows to one endpoint, by its name in them; the positions of those that are done with."""
         limit = self._limits.of(endpoint.queue, size=pc.max(plain.sizes).as_py())
@@ -245,7 +235,7 @@ class Bulk:
         done = [
             n
             for n, (each, content) in enumerate(zip(ids, contents, strict=True))
-            if sent[n] in (None, content) and seen.note(each, content) is None
+            if sent[n] in (None, content) and noted(seen, each, content) is None
         ]
         new = [n for n in done if sent[n] is None]
         counts.already_sent += len(done) - len(new)
@@ -274,10 +264,9 @@ class Bulk:
         if not self.objects.endpoints:
             return None
         endpoint, *others = self.objects.endpoints
-        seconds = self.rows.options.retry_seconds
-        insist(lambda: self.job.mark(self.attempt, self._ids, self._contents), seconds)
-        if others:
-            insist(lambda: self.job.leave(self.attempt, others), seconds)
+        marks = self._ids.tobytes() + self._contents.tobytes()
+        leave = partial(self.job.leave, self.attempt, marks, others)
+        insist(leave, self.rows.options.retry_seconds)
         told = self.objects.last_ms, self.before.known, endpoint, bool(others)
         return Staged(self.job.run, self.attempt, *told)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import logging
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from math import gcd
@@ -60,9 +60,9 @@ def _opened(bucket: ObjectBucket, url: str, endpoint: str) -> Wheel:
 class Job:
     """A run of a job, and what earlier runs of it have stored in the S3 store of a URL."""
 
-    def __init__(self, url: str, run: Run, bucket: ObjectBucket) -> None:
+    def __init__(self, url: str, run: Run, bucket: ObjectBucket | None = None) -> None:
         self.run = run
-        self._bucket = bucket
+        self._bucket = bucket = bucket or bucket_of(url)
         self._batches = Batches(bucket, s3_settings_of(urlsplit(url))["prefix"])
         self._folder = self._batches.folder(run.batch)
         self.wheel = partial(_opened, bucket, url)
@@ -75,8 +75,13 @@ class Job:
         from sqsdelay.spark.sink.receipts import SentBefore
 
         runs = {} if self.run.job is None else self.record()[1]
-        bucket, ids, contents = self._bucket, array("q"), array("q")
-        keys = [self._beside(b, a) for b, run in runs.items() for a in _shared(run, part, parts)]
+        bucket, ids, contents, keys = self._bucket, array("q"), array("q"), list[str]()
+        for batch, run in runs.items():
+            # Whose rows may be this task's: the remainder of one hash by both numbers agrees in what the
+            # numbers have in common.
+            common = gcd(run["parts"], parts)
+            ours = (a for a in run["attempts"] if (int(a.partition("x")[0]) - part) % common == 0)
+            keys += [self._beside(batch, attempt) for attempt in ours]
         for key, found in zip(keys, bucket.each(bucket.get, keys), strict=True):
             if found is None:
                 raise StoreUnavailable(
@@ -89,17 +94,14 @@ class Job:
         marks = SentBefore.of(pa.array(ids, pa.int64()), pa.array(contents, pa.int64()))
         return _known(runs), marks
 
-    def mark(self, attempt: str, ids: array[int], contents: array[int]) -> None:
-        """Keep the marks of what an attempt has staged, if the job can be run again."""
+    def leave(self, attempt: str, marks: bytes, others: Sequence[str]) -> None:
+        """Keep the marks of what an attempt has staged, if the job can be run again; and endpoints besides
+        the first. A report of all would be large, and the driver keeps those of all tasks."""
         if self.run.job is not None:
-            key = self._beside(self.run.batch, attempt)
-            self._bucket.put(key, ids.tobytes() + contents.tobytes())
-
-    def leave(self, attempt: str, endpoints: Sequence[str]) -> None:
-        """Note the endpoints of an attempt besides the first. A report of all would be large, and the driver
-        keeps those of all tasks."""
-        key = self._beside(self.run.batch, attempt, _OTHERS)
-        self._bucket.put(key, json.dumps(endpoints).encode())
+            self._bucket.put(self._beside(self.run.batch, attempt), marks)
+        if others:
+            key = self._beside(self.run.batch, attempt, _OTHERS)
+            self._bucket.put(key, json.dumps(others).encode())
 
     def endpoints(self, staged: Sequence[Staged]) -> list[str]:
         """All that attempts have staged for, as the store's prefixes have them. Raises StoreUnavailable."""
@@ -172,13 +174,6 @@ class Job:
         return record, runs, etag
 
 
-def _shared(run: Mapping[str, Any], part: int, parts: int) -> list[str]:
-    """The attempts of a run that may have had rows of this task: the remainder of one hash by both numbers
-    agrees in what the numbers have in common."""
-    common = gcd(run["parts"], parts)
-    return [a for a in run["attempts"] if (int(a.partition("x")[0]) - part) % common == 0]
-
-
 def _known(batches: Iterable[str]) -> str:
     return digest("\n".join(batches))[:16]
 
@@ -186,7 +181,7 @@ def _known(batches: Iterable[str]) -> str:
 def published(staged: Sequence[Staged], options: Options) -> None:
     """Publish what committed attempts have staged: in all endpoints, or in none. Raises StoreUnavailable:
     nothing is published, and the job can be run again, with a name or without."""
-    job = _job(staged, options)
+    job = Job(str(options.store), staged[0].run)
     try:
         insist(lambda: job.publish(staged, parts=options.parts), options.retry_seconds)
     except StoreUnavailable:
@@ -199,11 +194,7 @@ def given_up(staged: Sequence[Staged], options: Options) -> bool:
     """Give up what a job that failed has staged; what cannot be now is, when its slot comes near. False
     where it is published."""
     try:
-        return _job(staged, options).abort(staged)
+        return Job(str(options.store), staged[0].run).abort(staged)
     except StoreError as error:
         logger.warning("what the job has staged is left: %s", one_line(error))
         return True
-
-
-def _job(staged: Sequence[Staged], options: Options) -> Job:
-    return Job(str(options.store), staged[0].run, bucket_of(str(options.store)))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Final
 
 import pyarrow as pa
-import tenacity
 
 from sqsdelay import errors
 from sqsdelay.core.delay import Clock, SystemClock
@@ -17,9 +18,9 @@ from sqsdelay.core.message import Message, checked
 from sqsdelay.core.stored_message import as_stored
 from sqsdelay.sending.sender import QueueSender, SendResult
 from sqsdelay.spark.estimate import Planned
-from sqsdelay.spark.sink.receipts import Before, Mark, ReceiptsWriter, SeenIds, SentBefore
+from sqsdelay.spark.sink.receipts import Before, Mark, ReceiptsWriter, noted
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import RETRY_WAIT, Counts, Staged
+from sqsdelay.spark.sink.run import LONGEST_WAIT, Counts, Staged
 from sqsdelay.spark.sink.staging import Bulk
 
 CHUNK_BYTES: Final = 32 * 1024 * 1024
@@ -30,22 +31,21 @@ _OF_NO_ROW: Final = (errors.ConfigurationError, errors.SchemaMismatch, errors.St
 
 _Row = tuple[int, Message, Mark]
 _Waiting = list[_Row]
-_Read = Message | errors.SqsDelayError
+_Failed = dict[int, errors.SqsDelayError]
 
 
 @dataclass(kw_only=True)
 class Task:
-    """Sends the rows of one task. What earlier runs of the job have sent ``before`` is not sent again; of
-    a replay ``original`` is what the job has sent: a row that is another by now is rejected. The sender gets
-    ``slice_rows`` at a time. ``rate`` is messages a second; ``planned`` sums up a plan; ``bulk`` stages rows
-    due far ahead; ``check_store`` is asked for each endpoint before it is sent to."""
+    """Sends the rows of one task. What earlier runs of the job have sent ``before`` is not sent again; of a
+    replay, a row that is another by now is rejected. The sender gets ``slice_rows`` at a time. ``rate`` is
+    messages a second; ``planned`` sums up a plan; ``bulk`` stages rows due far ahead; ``check_store`` is
+    asked for each endpoint before it is sent to."""
 
     rows: Rows
     sender: QueueSender
     clock: Clock = field(default_factory=SystemClock)
     sleep: Callable[[float], None] = time.sleep
     before: Before = field(default_factory=Before)
-    original: SentBefore = field(default_factory=SentBefore)
     receipts: ReceiptsWriter | None = None
     slice_rows: int | None = None
     rate: float | None = None
@@ -55,9 +55,8 @@ class Task:
     stopped: Callable[[], bool] = bool
 
     def __post_init__(self) -> None:
-        self._progress_at = 0.0
         self._free_at = self.clock.monotonic()
-        self._seen = SeenIds()
+        self._seen = dict[int, int]()
         self.counts = Counts()
         self.staged: Staged | None = None
 
@@ -82,11 +81,16 @@ class Task:
         if self.planned is not None:
             self.planned.price(self.counts)
 
-    def _send_chunk(self, chunk: pa.RecordBatch) -> dict[int, errors.SqsDelayError]:
+    def _send_chunk(self, chunk: pa.RecordBatch) -> _Failed:
         self._go_on()
-        failed: dict[int, errors.SqsDelayError] = {}
+        failed: _Failed = {}
         by_endpoint: dict[tuple[str, bool], _Waiting] = {}
-        for row, (endpoint, message) in self._left(chunk):
+        rows = self.rows.resolved(chunk)
+        left = list(range(len(rows)))
+        if self.bulk is not None:
+            left = self.bulk.take(rows, self._seen, self.counts)
+        rest = rows if len(left) == len(rows) else rows.take(pa.array(left, pa.int64()))
+        for row, (endpoint, message) in zip(left, self.rows.read(rest), strict=True):
             if isinstance(message, errors.SqsDelayError):
                 failed[row] = message
                 continue
@@ -104,8 +108,7 @@ class Task:
             step = self.slice_rows or len(waiting)
             for start in range(0, len(waiting), step):
                 self._go_on()
-                sent = self._send_waiting(endpoint, waiting[start : start + step], far=far)
-                failed.update(sent)
+                self._send_waiting(endpoint, waiting[start : start + step], failed, far=far)
         for why in failed.values():
             self.counts.count_rejected(why)
         return failed
@@ -114,24 +117,15 @@ class Task:
         if self.stopped():
             raise errors.SqsDelayError("the job was stopped; what it has sent is in its receipts")
 
-    def _left(self, chunk: pa.RecordBatch) -> Iterator[tuple[int, tuple[str, _Read]]]:
-        """The rows that are to be looked at one by one, with their places in the chunk."""
-        rows = self.rows.resolved(chunk)
-        left = (
-            range(len(rows)) if self.bulk is None else self.bulk.take(rows, self._seen, self.counts)
-        )
-        rest = rows if len(left) == len(rows) else rows.take(pa.array(left, pa.int64()))
-        return zip(left, self.rows.read(rest), strict=True)
-
     def _is_new(self, mark: Mark, message: Message) -> bool:
         """Whether a row is still to be sent; one like it may have been. Raises InvalidMessage."""
-        original = self.original.content(mark.message_id)
+        original = self.before.original.content(mark.message_id)
         if original is not None and original != mark.content:
             raise errors.InvalidMessage(
                 f"the row of id {message.message_id!r} is not the one that was sent: its body, "
                 "due time, endpoint or attributes differ; replay the table as it was"
             )
-        before = self._seen.note(mark.message_id, mark.content)
+        before = noted(self._seen, *mark)
         (sent,) = self.before.contents([mark.message_id])
         if before is not None:
             self.counts.repeated += 1
@@ -147,46 +141,29 @@ class Task:
         )
 
     def _send_waiting(
-        self, endpoint: str, waiting: _Waiting, *, far: bool
-    ) -> dict[int, errors.SqsDelayError]:
+        self, endpoint: str, waiting: _Waiting, failed: _Failed, *, far: bool
+    ) -> None:
         """Send rows to one endpoint; those that may be taken later, again until they are: failing the task
-        would send all its other rows again, too. Returns those that are never taken, and why."""
-        failed: dict[int, errors.SqsDelayError] = {}
-        self._progress_at = self.clock.monotonic()
-        for attempt in tenacity.Retrying(
-            stop=self._out_of_patience,
-            wait=RETRY_WAIT,
-            sleep=self.sleep,
-            retry=tenacity.retry_if_exception_type(errors.QueueUnavailable),
-            reraise=True,
-        ):
-            with attempt:
-                refused = self._send_once(endpoint, waiting, far=far)
-                failed.update((row, why) for (row, *_), why in refused if not _may_pass(why))
-                later = [(each, why) for each, why in refused if _may_pass(why)]
-                if len(later) < len(waiting):
-                    self._progress_at = self.clock.monotonic()
-                waiting = [each for each, _ in later]
-                if self.receipts is not None:
-                    self.receipts.flush()
-                if later:
-                    self.counts.retried += len(later)
-                    raise errors.QueueUnavailable(
-                        f"{len(later)} rows for {endpoint} were not accepted, and for the "
-                        f"{self.rows.options.retry_seconds} s of option retry_seconds none was: {later[0][1]}"
-                    )
-        return failed
-
-    def _keep_the_rate(self, messages: int) -> None:
-        """Return when so many more may be sent; what was not used is not saved up."""
-        if self.rate is not None:
+        would send all its other rows again, too. Those that are never taken get among the ``failed``."""
+        progress_at, seconds = self.clock.monotonic(), self.rows.options.retry_seconds
+        for attempt in count():
+            refused = self._send_once(endpoint, waiting, far=far)
+            failed.update((row, why) for (row, *_), why in refused if not _may_pass(why))
+            later = [(each, why) for each, why in refused if _may_pass(why)]
             now = self.clock.monotonic()
-            if now < self._free_at:
-                self.sleep(self._free_at - now)
-            self._free_at = max(now, self._free_at) + messages / self.rate
-
-    def _out_of_patience(self, _: tenacity.RetryCallState) -> bool:
-        return self.clock.monotonic() - self._progress_at >= self.rows.options.retry_seconds
+            progress_at = now if len(later) < len(waiting) else progress_at
+            waiting = [each for each, _ in later]
+            if self.receipts is not None:
+                self.receipts.flush()
+            if not later:
+                return
+            self.counts.retried += len(later)
+            if now - progress_at >= seconds:
+                raise errors.QueueUnavailable(
+                    f"{len(later)} rows for {endpoint} were not accepted, and for the "
+                    f"{seconds} s of option retry_seconds none was: {later[0][1]}"
+                )
+            self.sleep(random.uniform(0, min(LONGEST_WAIT, 0.5 * 2 ** min(attempt, 9))))
 
     def _send_once(
         self, endpoint: str, waiting: _Waiting, *, far: bool
@@ -195,8 +172,11 @@ class Task:
         sender, receipts = self.sender, self.receipts
         if self.bulk is not None and far:
             sender, receipts = self.bulk.sender, self.bulk.receipts
-        else:
-            self._keep_the_rate(len(waiting))
+        elif self.rate is not None:  # What was not used is not saved up.
+            now = self.clock.monotonic()
+            if now < self._free_at:
+                self.sleep(self._free_at - now)
+            self._free_at = max(now, self._free_at) + len(waiting) / self.rate
         try:
             self.check_store(Endpoint.parse(endpoint).name)
             results = sender.send_many(endpoint, [message for _, message, _ in waiting])

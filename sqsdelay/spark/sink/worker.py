@@ -11,35 +11,36 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
 
 from pyspark import SparkFiles, TaskContext
 
 from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.core.limits import MAX_BATCH_ENTRIES
+from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ledger.files import FileLedger
-from sqsdelay.parking.parking import check
-from sqsdelay.ports.queues import Queues
+from sqsdelay.parking.parking import ParkingSettings, check
+from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
-from sqsdelay.spark.estimate import Planned, UnsentQueues
+from sqsdelay.spark.estimate import Planned
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.receipts import Before, Receipts
 from sqsdelay.spark.sink.rows import Rows
-from sqsdelay.spark.sink.run import Attempt, Run, insist
+from sqsdelay.spark.sink.run import Attempt, insist
 from sqsdelay.spark.sink.staging import Bulk
 from sqsdelay.spark.sink.stored_job import Job, bucket_of
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.curl import request_by_curl
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.sqs.sender import DelaySender
 from sqsdelay.stores import open_store
 
 if TYPE_CHECKING:
@@ -63,31 +64,35 @@ def sender_client(options: Options) -> SQSClient:
 _BATCHES_BETWEEN_RECEIPTS: Final = 10
 """Times the batches in flight: so many that threads seldom wait for the last of them."""
 
-_NEVER: Final = 10**10
-"""Seconds, above any delay."""
+
+class _UnsentQueues(SqsQueues):
+    """Queues that are asked as for a send; what would be sent is taken for sent."""
+
+    def send_batch(self, _: str, entries: Sequence[OutgoingMessage]) -> list[SendReceipt | Failure]:
+        return [SendReceipt("not-sent") for _ in entries]
+
+
+def _settings(options: Options) -> SenderSettings:
+    return SenderSettings(
+        hop_seconds=options.hop_seconds,
+        max_delay_seconds=options.max_delay_seconds,
+        concurrency=options.concurrency,
+        idempotent=True,  # a task that is run again sends the same messages
+        ledger=_ledger(options),
+    )
 
 
 @lru_cache(maxsize=1)
 def _sender(options: Options) -> QueueSender:
     """This process's sender: Spark uses its Python workers for one task after another."""
-    client, url = _client(options), options.store
-    limits: dict[str, Any] = {
-        "hop_seconds": options.hop_seconds,
-        "max_delay_seconds": options.max_delay_seconds,
-    }
-    if options.plan:
-        queues = UnsentQueues(SqsQueues(client))
-        return QueueSender(cast(Queues, queues), SenderSettings(**limits))
-    return DelaySender(
-        client,
-        **limits,
-        concurrency=options.concurrency,
-        idempotent=True,  # a task that is run again sends the same messages
-        store=None if url is None else lambda name: open_store(url, endpoint=name),
-        # What a run stages never gets to this sender.
-        park_after_seconds=_NEVER if options.stages else options.park_after,
-        ledger=_ledger(options),
-    )
+    url, settings = options.store, _settings(options)
+    if url is not None and not options.plan:
+        # What a run stages never gets to this sender, which parks nothing then.
+        after = options.max_delay_seconds if options.stages else options.park_after
+        parking = ParkingSettings(lambda name: open_store(url, endpoint=name), after)
+        settings = replace(settings, parking=parking)
+    queues = _UnsentQueues if options.plan else SqsQueues
+    return QueueSender(queues(_client(options), traced=True), settings)
 
 
 @lru_cache(maxsize=10_000)
@@ -101,7 +106,7 @@ def check_store(options: Options, endpoint: str) -> None:
 
 def _ledger(options: Options) -> FileLedger | None:
     """This process's own file: a file system that is shared keeps lines of two of them not apart."""
-    if options.ledger is None:
+    if options.ledger is None or options.plan:
         return None
     folder = Path(options.ledger)
     folder.mkdir(parents=True, exist_ok=True)
@@ -122,8 +127,8 @@ _GROWTH_A_SECOND: Final = 8.0
 
 _FIRST_CUT: Final = 0.7
 _CUT: Final = 0.9
-_STEP: Final = 0.03
-_PATIENT_CALLS: Final = 20
+_STEP: Final = 0.02
+_PATIENT_CALLS: Final = 40
 _CUT_SECONDS: Final = 0.1
 """Chosen in virtual time (`tests/unit/test_spark_task.py`): the fewest refusals at hardly a longer job."""
 
@@ -138,14 +143,16 @@ _RATE, _LAST, _RECENT, _SINCE_CUT, _CUT_AGAIN_AT = range(_STATE)
 """Numbers in the file: calls a second; when the last call is made; calls of about the last second; calls
 since the last cut, one more, 0 before the first; when the next cut may be."""
 
+_QUEUES: Final = 64  # That have numbers of their own: of more, some share them.
+
 
 class CallPace:
-    """Calls a second of the processes of one executor, which share a file and take turns. Thread-safe.
+    """Calls a second on each queue, of the processes of one executor, which share a file and take turns.
+    Thread-safe. SQS limits each queue by itself: one that is slow does not hold up the others.
 
     None of them knows the quota, nor what others use of it. A refused call cuts the rate by a tenth, once for
     all calls that were on their way. Then each call raises it, the more the longer none was refused, for then
-    others have ended. botocore's adaptive mode grows by calls a second alone, whatever the rate is: at four
-    calls a second it has every seventh refused.
+    others have ended.
     """
 
     def __init__(
@@ -158,21 +165,26 @@ class CallPace:
         self.refusals = 0
         self._clock = clock or SystemClock()
         self._sleep = sleep
-        self._turn = threading.Lock()
+        self._turns = [threading.Lock() for _ in range(_QUEUES)]
+        self._on = threading.local()
         self._state = threading.Lock()
         self._file = -1 if file is None else os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
         if file is not None:
             # What cannot be locked, or is full, is to be found out here.
             fcntl.flock(self._file, fcntl.LOCK_EX)
-            if os.fstat(self._file).st_size < 8 * _STATE:
-                os.write(self._file, bytes(8 * _STATE))
+            if os.fstat(self._file).st_size < 8 * _STATE * _QUEUES:
+                os.write(self._file, bytes(8 * _STATE * _QUEUES))
             fcntl.flock(self._file, fcntl.LOCK_UN)
-        self._shared = memoryview(mmap.mmap(self._file, 8 * _STATE)).cast("d")
+        self._shared = memoryview(mmap.mmap(self._file, 8 * _STATE * _QUEUES)).cast("d")
+
+    def about(self, *, params: Mapping[str, Any], **_: Any) -> None:
+        """This thread's next calls are on that queue: botocore's event before each call."""
+        self._on.queue = crc32(str(params.get("QueueUrl")).encode()) % _QUEUES
 
     def wait(self, **_: Any) -> None:
         """Return when a call may be made: botocore's event before each attempt on one."""
         # One waits and the others queue up: a cut holds them up, too.
-        with self._turn:
+        with self._turns[self._queue()]:
             now = self._clock.monotonic()
             pause = self.turn(now) - now
             if pause > 0:
@@ -216,13 +228,17 @@ class CallPace:
             state[_RATE], state[_SINCE_CUT] = max(_LEAST_RATE, rate), 1
             state[_CUT_AGAIN_AT] = now + _CUT_SECONDS + 1 / state[_RATE]
 
+    def _queue(self) -> int:
+        return int(getattr(self._on, "queue", 0))
+
     @contextmanager
     def _locked(self) -> Iterator[memoryview[float]]:
         with self._state:
             if self._file >= 0:
                 fcntl.flock(self._file, fcntl.LOCK_EX)
             try:
-                yield self._shared
+                at = self._queue() * _STATE
+                yield self._shared[at : at + _STATE]
             finally:
                 if self._file >= 0:
                     fcntl.flock(self._file, fcntl.LOCK_UN)
@@ -238,7 +254,7 @@ def pace() -> CallPace:
     return CallPace()
 
 
-def task_of(rows: Rows, attempt: Attempt, run: Run) -> Task:
+def task_of(rows: Rows, attempt: Attempt) -> Task:
     """A task of this process."""
     options = rows.options
     # The next micro-batch has the same sender.
@@ -246,18 +262,14 @@ def task_of(rows: Rows, attempt: Attempt, run: Run) -> Task:
     sender = _sender(kept)
     _spare_the_collector()
     receipts = None if options.receipts is None else Receipts.of(options)
-    job = _job(str(options.store), run) if options.stages else None
+    url = str(options.store)
+    job = Job(url, rows.run, _bucket(url)) if options.stages else None
     before = sent_before(receipts, job, options, attempt)
     task = Task(rows=rows, sender=sender, before=before)
     slices, staged = list[int](), None
-    if receipts is not None:
-        if options.replay is not None:
-            # No run of the job goes on meanwhile.
-            original = Receipts.of(replace(options, batch=None, replay=None))
-            task.original = original.load(attempt.partition, options.parts)
-        if not options.plan:
-            task.stopped = receipts.stopped
-            task.receipts = receipts.writer(attempt, options.parts)
+    if receipts is not None and not options.plan:
+        task.stopped = receipts.stopped
+        task.receipts = receipts.writer(attempt, options.parts)
         staged = receipts.staging(attempt)
         slices.append(options.concurrency * MAX_BATCH_ENTRIES * _BATCHES_BETWEEN_RECEIPTS)
     if options.plan:
@@ -268,7 +280,7 @@ def task_of(rows: Rows, attempt: Attempt, run: Run) -> Task:
     task.slice_rows = min(slices, default=None)
     if job is not None:
         name = f"{attempt.partition}x{attempt.task_id}"
-        more = staged, _ledger(options), before
+        more = staged, _settings(options), before
         task.bulk = Bulk(rows, job, SqsQueues(_client(kept)), name, *more)
         task.check_store = task.bulk.place
     elif options.store is not None and not options.plan:
@@ -280,13 +292,9 @@ _bucket = lru_cache(maxsize=1)(bucket_of)
 
 
 @lru_cache(maxsize=1)
-def _job(url: str, run: Run) -> Job:
-    return Job(url, run, _bucket(url))
-
-
-@lru_cache(maxsize=1)
 def _client(options: Options) -> SQSClient:
     client = sender_client(options)
+    client.meta.events.register("provide-client-params.sqs", pace().about)
     client.meta.events.register("before-send.sqs", pace().wait)
     client.meta.events.register("needs-retry.sqs", pace().answered)
     request_by_curl(client, before=pace().wait, refused=pace().refused)
@@ -307,9 +315,14 @@ def sent_before(
     key = options, attempt.write_id, attempt.began_ms, own
     if key not in _loaded:
         _loaded.clear()  # Before others are read: not both are in memory.
-        found: dict[str, Any] = {} if receipts is None else {"sent": receipts.load(*share)}
+        before = Before()
+        if receipts is not None:
+            before.sent = receipts.load(*share)
+        if options.replay is not None:
+            # No run of the job goes on meanwhile.
+            before.original = Receipts(str(options.receipts), str(options.job)).load(*share)
         if job is not None:
-            stored = insist(partial(job.stored, *share), options.retry_seconds)
-            found |= zip(("known", "stored"), stored, strict=True)
-        _loaded[key] = Before(**found)
+            stored = partial(job.stored, *share)
+            before.known, before.stored = insist(stored, options.retry_seconds)
+        _loaded[key] = before
     return _loaded[key]

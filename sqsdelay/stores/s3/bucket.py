@@ -146,11 +146,10 @@ class ObjectBucket(Calls):
         return None
 
     def exists(self, key: str) -> bool:
-        try:
+        with suppress(Gone):
             self._call(self.client.head_object, Key=key)
-        except Gone:
-            return False
-        return True
+            return True
+        return False
 
     def delete(self, *keys: str) -> None:
         """Delete objects, one after the other in this order; S3 takes nothing for that."""
@@ -201,8 +200,8 @@ BATCH_SECONDS: Final = 900
 """How long a batch may be written to before anyone may give it up: longer than any call, and the time
 limit of a function."""
 
-COMMITTED: Final = {"decision": "committed"}
-ABORTED: Final = {"decision": "aborted"}
+COMMITTED: Final = "committed"
+ABORTED: Final = "aborted"
 
 _REMEMBERED: Final = 10_000
 
@@ -243,7 +242,7 @@ class Batches:
                 counting = None if run is None else frozenset(run["attempts"])
             else:
                 decided, etag = self.bucket.get_json(f"{self.prefix}{batch}")
-                counting = None if etag is None else _is_commit(decided)
+                counting = None if etag is None else decided.get("decision") == COMMITTED
             if counting is None:
                 return None
             self._remember(batch, counting)
@@ -283,15 +282,15 @@ class Batches:
         self.bucket.change(f"{self.folder(batch)}{RECORD}", given_up)
         return not self.committed(batch)
 
-    def _comes_to(self, batch: str, decision: dict[str, Any]) -> bool:
+    def _comes_to(self, batch: str, decision: str) -> bool:
         """Decide; False where the opposite was decided before."""
         decided, key = decision, f"{self.prefix}{batch}"
         try:
-            self.bucket.put_json(key, decision)
+            self.bucket.put_json(key, {"decision": decision})
         except Changed:
-            decided, _ = self.bucket.get_json(key)
-        self._remember(batch, _is_commit(decided))
-        return _is_commit(decided) is _is_commit(decision)
+            decided = str(self.bucket.get_json(key)[0].get("decision"))
+        self._remember(batch, decided == COMMITTED)
+        return (decided == COMMITTED) is (decision == COMMITTED)
 
     def visible(self, name: ObjectName) -> bool | None:
         """Whether an object counts; False where it never will, None while that is not decided."""
@@ -306,7 +305,3 @@ class Batches:
             self.abort(name.batch)
             counting = self._counting(name.batch)
         return name.attempt in counting if isinstance(counting, frozenset) else bool(counting)
-
-
-def _is_commit(decided: dict[str, Any]) -> bool:
-    return decided.get("decision") == COMMITTED["decision"]

@@ -248,8 +248,7 @@ def unpacked(body: bytes) -> list[Line]:
     lines = []
     for text in gzip.decompress(body).splitlines():
         found = _fields(text)
-        told = found.get("due_ms")
-        due_ms = told if isinstance(told, int) else 0
+        due_ms = told if isinstance(told := found.get("due_ms"), int) else 0
         lines.append(Line(due_ms, str(found.get("message_id", "")), text))
     if not lines:
         raise EOFError("it has no lines")

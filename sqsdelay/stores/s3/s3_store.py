@@ -261,10 +261,8 @@ class S3Store(Changes, Pages, DelayedMessageStore):
                     bucket.put_json(f"{job}/{layout.RECORD}", record, over=etag)
             for few in portions(keys, lambda _: 0, 0, _SWEPT):
                 batches = {key: key.removeprefix(f"{job}/").partition("~")[0] for key in few}
-                marks = [
-                    k for k in few if k.endswith(".marks") and layout.BATCH.fullmatch(batches[k])
-                ]
-                left = [key for key in marks if batches[key] not in runs]
+                named = [key for key in few if layout.BATCH.fullmatch(batches[key])]
+                left = [k for k in named if k.endswith(".marks") and batches[k] not in runs]
                 old = [key for key in left if layout.times_of(batches[key])[1] < old_ms]
                 bucket.each(bucket.delete, old)
 

@@ -171,10 +171,9 @@ class Wheel:
     def lines(self, name: layout.ObjectName) -> list[layout.Line] | None:
         """An object's messages; None where it is gone."""
         with self._lock:
-            kept = self._lines.get(name)
-            if kept is not None:
+            if name in self._lines:
                 self._lines.move_to_end(name)
-                return kept
+                return self._lines[name]
         found = self.bucket.get(self.key(name))
         if found is None:
             return None
@@ -298,9 +297,8 @@ class Wheel:
         """Keep messages, or none: one object alone for those of one slot, else a batch of them."""
         now_ms = self.now_ms()
         parts = list(portioned(lines, lambda due_ms: self.hierarchy.slot(due_ms, now_ms)))
-        batch = (
-            layout.new_batch(max(line.due_ms for line in lines), now_ms) if len(parts) > 1 else ""
-        )
+        last_ms = max((line.due_ms for line in lines), default=0)
+        batch = layout.new_batch(last_ms, now_ms) if len(parts) > 1 else ""
         self.put_all(parts, batch)
         if batch:
             self.batches.commit(batch)
@@ -313,18 +311,15 @@ class Wheel:
         between: Callable[[], object] = bool,
     ) -> None:
         """Write objects of a batch, several at a time, as far as memory goes; ``between`` before each few."""
-        for few in portions(
-            parts, lambda part: layout.size_of(part[1]), _WRITTEN_BYTES, CONCURRENCY
-        ):
+        most = _WRITTEN_BYTES, CONCURRENCY
+        for few in portions(parts, lambda part: layout.size_of(part[1]), *most):
             between()
             self.bucket.each(lambda part: self.put(*part, batch=batch), few)
 
     def put(self, slot: layout.Slot, lines: Sequence[layout.Line], *, batch: str = "") -> None:
         """Write one object."""
-        first_ms, last_ms, size = lines[0].due_ms, lines[-1].due_ms, layout.size_of(lines)
-        name = layout.ObjectName(
-            slot, first_ms, last_ms, len(lines), size, layout.new_part(), batch
-        )
+        between, size = (lines[0].due_ms, lines[-1].due_ms), layout.size_of(lines)
+        name = layout.ObjectName(slot, *between, len(lines), size, layout.new_part(), batch)
         self.bucket.put(self.key(name), layout.packed(lines))
 
 
@@ -335,14 +330,9 @@ def portioned(
     by_slot: dict[layout.Slot, list[layout.Line]] = {}
     for line in lines:
         by_slot.setdefault(slot_of(line.due_ms), []).append(line)
+    most = layout.MAX_OBJECT_BYTES, layout.MAX_OBJECT_MESSAGES
     for slot in sorted(by_slot):
-        ordered = sorted(by_slot[slot])
-        for part in portions(
-            ordered,
-            lambda line: len(line.text),
-            layout.MAX_OBJECT_BYTES,
-            layout.MAX_OBJECT_MESSAGES,
-        ):
+        for part in portions(sorted(by_slot[slot]), lambda line: len(line.text), *most):
             yield slot, part
 
 

@@ -13,7 +13,7 @@ from sqsdelay.stores import S3Store
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.deployed.conftest import Apps
 from tests.acceptance.deployment import dispatch, given_up, receive, scheduled, sqsdelay
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import wait_for
 
 STACK = "sqsdelay-wheel"
 
@@ -36,15 +36,16 @@ def store(aws: LocalAws, wheel: dict[str, str]) -> Iterator[S3Store]:
 
 def gathered(aws: LocalAws, wheel: dict[str, str]) -> None:
     """Wait until all is in the parking queue, in groups of one message or more, and the delay queue empty."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
 
     def counts(url: str) -> set[str]:
         answer = aws.client("sqs").get_queue_attributes(QueueUrl=url, AttributeNames=["All"])
         return {n for key, n in answer["Attributes"].items() if key.startswith("Approximate")}
 
-    while counts(wheel["DelayQueueUrl"]) != {"0"} or counts(wheel["ParkingQueueUrl"]) == {"0"}:
-        assert time.monotonic() < deadline, "not forwarded"
-        time.sleep(0.2)
+    def forwarded() -> bool:
+        waiting, gathering = counts(wheel["DelayQueueUrl"]), counts(wheel["ParkingQueueUrl"])
+        return waiting == {"0"} and gathering != {"0"}
+
+    wait_for(forwarded, "not forwarded")
 
 
 def test_far_messages_gather_in_the_parking_queue_and_are_parked_together(

@@ -20,7 +20,7 @@ from sqsdelay.stores.scheduler.group import SEND_MESSAGE
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.deployed.conftest import Apps
 from tests.acceptance.deployment import dispatch, given_up, receive, scheduled, sqsdelay
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import wait_for
 
 ENDPOINT, STACK = "timed", "sqsdelay-timed"
 DAY = 86_400
@@ -102,11 +102,7 @@ def test_the_deployed_function_parks_in_the_group(
 ) -> None:
     """A message of a month becomes a schedule, whose role may send where it is to go."""
     sent = DelaySender(aws.client("sqs"), hop_seconds=1).send(ENDPOINT, "far", delay=30 * DAY)
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (found := schedules(aws)):
-        assert time.monotonic() < deadline, "not parked"
-        time.sleep(0.2)
-    [schedule] = found
+    [schedule] = wait_for(lambda: schedules(aws), "not parked")
     assert sent.message_id in schedule["Target"]["Input"]
     assert timed["StoreUrl"].endswith(f"?role={schedule['Target']['RoleArn']}")
     [waiting] = place.pending(10)

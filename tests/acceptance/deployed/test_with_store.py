@@ -19,7 +19,7 @@ from sqsdelay.stores import DynamoDbStore
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.deployed.conftest import Apps
 from tests.acceptance.deployment import dispatch, log_lines, proven, receive, scheduled, sqsdelay
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import wait_for
 
 
 @pytest.fixture
@@ -81,20 +81,19 @@ def test_deployed_delay_consumer_parks_what_is_far_away(
     """After one hop a message of a month is in the store; moved there, it arrives. Both are in the
     ledger's bucket, and in no log."""
     sqsdelay(aws, "send", "stored", "--body", "parked", "--delay", "30d", "--hop", "1")
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (parked := [m for m in store.pending(10) if m.body == b"parked"]):
-        assert time.monotonic() < deadline, "not parked"
-        time.sleep(0.2)
+    parked = wait_for(lambda: [m for m in store.pending(10) if m.body == b"parked"], "not parked")
     message_id = parked[0].message_id
     assert store.reschedule(message_id, round(time.time() * 1000) + 2000)
     assert dispatch(aws, stored)["released"] == 1
     [message] = receive(aws, stored["QueueUrl"], count=1)
     assert message["Body"] == "parked"
     assert message["MessageAttributes"]["sqsdelay.MessageId"]["StringValue"] == message_id
-    while len(found := [e for e in delivered(aws, stored) if e.message_id == message_id]) < 2:
-        assert time.monotonic() < deadline, "not delivered"
-        time.sleep(0.2)
-    told = [(event.source, event.kind) for event in found]
+
+    def found() -> list[Event]:
+        events = [e for e in delivered(aws, stored) if e.message_id == message_id]
+        return events if len(events) > 1 else []
+
+    told = [(event.source, event.kind) for event in wait_for(found, "not delivered")]
     assert Counter(told) == {
         (
             Source.CONSUMER,

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from aws_cdk import App
+from aws_cdk import App, CfnOutput, Stack
+from aws_cdk import aws_iam as iam
+from aws_cdk import aws_sqs as sqs
 
 from infra.local import CdkCommand
+from sqsdelay.cdk import UnrestrictedDelay
 from sqsdelay.testing.local_aws import LocalAws
 from tests.acceptance.iam.grants import Policy, deployed_policy, template_policies
-from tests.acceptance.iam.shop import add_shop
 from tests.infra.conftest import CONTEXT, synthesise
 
 QUICK = {"hopSeconds": "1"}
@@ -59,3 +61,41 @@ def stacks(aws: LocalAws, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     for rule in aws.client("events").list_rules()["Rules"]:
         aws.client("events").disable_rule(Name=rule["Name"])
     return found
+
+
+def add_shop(app: App) -> None:
+    """Into their app; its outputs are what the tests ask for."""
+    stack = Stack(app, "shop")
+    orders = sqs.Queue(stack, "Orders")
+    delay = UnrestrictedDelay(
+        stack, "Delay", queue=orders, hop_seconds=1, store="dynamodb", large_bodies=True
+    )
+    assert delay.store is not None
+    assert delay.body_bucket is not None
+    producer, keeper, receiver = (
+        iam.User(stack, name) for name in ("Producer", "Keeper", "Receiver")
+    )
+    delay.grant_send(producer)
+    delay.store.grant_store(keeper)
+    delay.body_bucket.grant_fetch(receiver)
+    for name, value in (
+        ("QueueName", orders.queue_name),
+        ("QueueUrl", orders.queue_url),
+        ("QueueArn", orders.queue_arn),
+        ("DelayQueueUrl", delay.delay_queue.queue_url),
+        ("DelayQueueArn", delay.delay_queue.queue_arn),
+        ("ErrorQueueUrl", delay.error_queue.queue_url),
+        ("ErrorQueueArn", delay.error_queue.queue_arn),
+        ("TableName", delay.store.table.table_name),
+        ("TableArn", delay.store.table.table_arn),
+        ("BucketName", delay.body_bucket.bucket_name),
+        ("BucketArn", delay.body_bucket.bucket_arn),
+        ("FunctionName", delay.function.function_name),
+        ("DispatcherName", delay.store.function.function_name),
+        ("GuardName", delay.removal_guard.function.function_name),
+        ("StackId", stack.stack_id),
+        ("ProducerName", producer.user_name),
+        ("KeeperName", keeper.user_name),
+        ("ReceiverName", receiver.user_name),
+    ):
+        CfnOutput(stack, name, value=value)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from datetime import datetime
 
+import pytest
+
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender
 from tests.acceptance.rabbitmq.broker import Broker, Inbox
 from tests.patience import wait_for
 from tests.services.processes import started
-
-MANY = 900
 
 
 def test_from_declare_to_teardown(broker: Broker) -> None:
@@ -61,13 +61,14 @@ def test_a_mistake_is_one_line(broker: Broker) -> None:
         assert "sesame" not in done.stderr
 
 
-def test_an_interrupted_transfer_loses_nothing(shared: Broker) -> None:
+@pytest.mark.parametrize("many", [900, pytest.param(3_000, marks=pytest.mark.nightly)])
+def test_an_interrupted_transfer_loses_nothing(shared: Broker, many: int) -> None:
     """Killed half-way and run again: every message is at the target, and none at the source."""
     for prefix in ("old", "new"):
         shared.ready("orders", prefix=prefix)
     with RabbitMqSender(shared.url, prefix="old") as sender:
         results = sender.send_many(
-            "orders", [RabbitMqMessage("x", delay=100_000, message_id=str(n)) for n in range(MANY)]
+            "orders", [RabbitMqMessage("x", delay=100_000, message_id=str(n)) for n in range(many)]
         )
     assert all(result.error is None for result in results)
     arguments = ["--prefix", "old", "transfer", "--to", shared.url, "--to-prefix", "new", "--force"]
@@ -75,15 +76,15 @@ def test_an_interrupted_transfer_loses_nothing(shared: Broker) -> None:
     with started("rabbitmq", *arguments, env=shared.environment):
         wait_for(lambda: shared.count("new.delay-level-16"))
     moved = shared.count("new.delay-level-16")
-    assert 0 < moved < MANY
+    assert 0 < moved < many
     # The broker takes back what the killed process held as soon as it sees the connection end.
     # At most the 30 it had in hand are in both.
-    there = range(MANY - moved, MANY - moved + 31)
+    there = range(many - moved, many - moved + 31)
     wait_for(lambda: shared.count("old.delay-level-16") in there)
     again = shared.cli(*arguments)
     assert again.returncode == 0, again.stderr
     assert shared.count("old.delay-level-16") == 0
     arrived = [properties.message_id for _, properties, _ in shared.drain("new.delay-level-16")]
-    assert set(arrived) == {str(n) for n in range(MANY)}
+    assert set(arrived) == {str(n) for n in range(many)}
     assert json.loads(again.stdout)["moved"] == len(arrived) - moved
-    assert len(arrived) <= MANY + 30
+    assert len(arrived) <= many + 30

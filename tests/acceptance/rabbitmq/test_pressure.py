@@ -49,7 +49,9 @@ def test_a_due_time_holds_while_the_broker_is_away(shared: Broker) -> None:
         assert [result.error for result in sending.result()] == [None]
         arrival = inbox.wait(2, seconds=20)[-1]
     assert arrival.body == b"x"
-    assert 0 <= arrival.late_ms < 3000
+    assert arrival.late_ms >= 0
+    bits = arrival.routing_key.rpartition(".")[0]
+    assert 0 < int(bits.replace(".", ""), 2) <= 4
     assert arrival.properties.headers["sqsdelay.WasDueAt"] == str(int(due.timestamp() * 1000))
 
 

@@ -16,7 +16,6 @@ from urllib.parse import unquote
 import pytest
 from pika import BasicProperties
 
-from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.dispatching.dispatcher import DelayedDelivery, DispatchSettings
 from sqsdelay.errors import QueueUnavailable, Unconfirmed
 from sqsdelay.rabbitmq import (
@@ -43,6 +42,7 @@ from tests.acceptance.rabbitmq.broker import (
     manage,
     own_virtual_host,
 )
+from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.rabbitmq import NEWER, RabbitNode
 
@@ -155,12 +155,7 @@ def test_a_power_cut(fragile: RabbitNode, fragile_broker: Broker, tmp_path: Path
             assert broker.wait_count("timed.Timeouts", 0) == 0
             now_ms = time.time_ns() // 1_000_000
             stored = [
-                StoredMessage(
-                    message_id=str(n),
-                    destination="stored",
-                    due_ms=now_ms + 15 * n,
-                    body=str(n).encode(),
-                )
+                a_message(str(n), now_ms + 15 * n, to="stored", body=str(n).encode())
                 for n in range(STORED)
             ]
             delivery.store(stored)

@@ -19,6 +19,7 @@ from sqsdelay.rabbitmq import RabbitMqOutbox
 from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryStore
 from tests.acceptance.rabbitmq.broker import Broker, Inbox, check_whole
+from tests.messages import a_message
 from tests.patience import ended
 from tests.services.processes import run, running
 
@@ -31,12 +32,7 @@ def spread(
     """Messages due one after the other from now on; the body is the number."""
     start_ms = SystemClock().now_ms() + first_ms
     return [
-        StoredMessage(
-            message_id=f"{to}-{n}",
-            destination=to,
-            due_ms=start_ms + n * over_ms // count,
-            body=str(n).encode(),
-        )
+        a_message(f"{to}-{n}", start_ms + n * over_ms // count, to=to, body=str(n).encode())
         for n in range(count)
     ]
 

@@ -26,7 +26,7 @@ from sqsdelay.core.message import DELAY_SECONDS, MESSAGE_ID
 from sqsdelay.testing import LocalAws
 from tests.guides.page import ROOT
 from tests.patience import PATIENCE_SECONDS, ended
-from tests.services.endpoints import create_endpoint
+from tests.services.endpoints import create_endpoint, in_queue
 from tests.services.processes import Running, environment, running
 
 GUIDE = (ROOT / "docs" / "celery.md").read_text().partition("\n## Dramatiq and")[2]
@@ -108,18 +108,11 @@ class Site:
 
     def waiting(self, count: int) -> list[dict[str, Any]]:
         """What becomes visible in the delay queue."""
-        url = self.sqs.get_queue_url(QueueName=f"{self.queue}-delay.fifo")["QueueUrl"]
         found: list[dict[str, Any]] = []
         deadline = time.monotonic() + PATIENCE_SECONDS
         while len(found) < count:
             assert time.monotonic() < deadline, found
-            answer = self.sqs.receive_message(
-                QueueUrl=url,
-                MaxNumberOfMessages=10,
-                WaitTimeSeconds=2,
-                MessageAttributeNames=["All"],
-            )
-            found += answer.get("Messages", [])
+            found += in_queue(self.sqs, f"{self.queue}-delay.fifo", wait=2)
         return found
 
 
@@ -210,8 +203,7 @@ except DelayQueueMissing:
 """
     sent_ms = time.time() * 1000
     assert site.python(code) == "sent\n"
-    url = site.sqs.get_queue_url(QueueName=site.queue)["QueueUrl"]
-    (message,) = site.sqs.receive_message(QueueUrl=url, WaitTimeSeconds=20)["Messages"]
+    (message,) = in_queue(site.sqs, site.queue, wait=20)
     options = json.loads(base64.b64decode(message["Body"]))["options"]
     assert options["retries"] == 1
     assert options["eta"] >= sent_ms + 3000

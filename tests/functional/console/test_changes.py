@@ -259,12 +259,13 @@ def test_all_that_is_known_of_a_message(running: Running) -> None:
     assert "It was cancelled" in running.page("/message", id="order-7").text
 
 
-def test_a_body_of_a_mebibyte(running: Running) -> None:
+@pytest.mark.parametrize("times", [1, pytest.param(6, marks=pytest.mark.nightly)])
+def test_a_body_of_a_mebibyte(running: Running, times: int) -> None:
     """Sent by the form whatever is in it; shown with indents as far as a page goes, however much these
     would make of it."""
     for body, shown in (
-        (json.dumps({"n": ["y" * 80] * 2_000}), '{\n  "n": [\n    "yyyy'),
-        ("[" + ",".join(["[" * 900 + "]" * 900] * 50) + "]", "[\n  [\n    [\n"),
+        (json.dumps({"n": ["y" * 80] * 2_000 * times}), '{\n  "n": [\n    "yyyy'),
+        ("[" + ",".join(["[" * 900 + "]" * 900] * 80 * times) + "]", "[\n  [\n    [\n"),
         ('"' * (2**20 - 1000), '""""'),
     ):
         assert "sent (store)" in running.send(body, delay="1d", id=f"large-{body[:2]}").text

@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import socket
-import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -17,10 +16,10 @@ from sqsdelay.testing.local_aws import LocalAws
 from tests.functional.console.conftest import Running
 from tests.functional.console.page import Page
 from tests.patience import PATIENCE_SECONDS, wait_for
-from tests.services.processes import run, started
+from tests.services.processes import Process, run, started
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+def ended(process: Process) -> tuple[int, str]:
     """Stopped by SIGTERM: its exit code, and what it said on stderr."""
     process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=PATIENCE_SECONDS)

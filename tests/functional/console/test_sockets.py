@@ -62,10 +62,8 @@ def status(host: str, head: str, body: bytes = b"") -> int:
         return int(answer[9:12])
 
 
-@pytest.mark.parametrize(
-    ("said", "count"),
-    [("", 2000), (GET + "X-A: b\r\n", 600), (POST + "Content-Length: 9\r\n\r\nto", 600)],
-)
+@pytest.mark.parametrize("count", [600, pytest.param(2_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("said", ["", GET + "X-A: b\r\n", POST + "Content-Length: 9\r\n\r\nto"])
 def test_who_says_nothing_keeps_nobody_out(host: str, said: str, count: int) -> None:
     """More connections than may be open, that are silent, or stop within the headers or the body."""
     with ExitStack() as silent:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.support.sqs_stub import Stub
 from sqsdelay.core.message import DUE_AT, MESSAGE_ID
 from tests.patience import ended
 from tests.services.processes import environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def save(rows: DataFrame, **options: Any) -> dict[str, Any]:
+    """Send rows by the data source; what it counts."""
+    with TemporaryDirectory() as folder:
+        given = {"endpoint": "orders", "summary": f"{folder}/summary.json"} | options
+        rows.write.format("sqsdelay").options(**given).mode("append").save()
+        return dict(json.loads(Path(given["summary"]).read_text()))
 
 
 def printed(command: Sequence[str], folder: Path, settings: dict[str, str]) -> str:

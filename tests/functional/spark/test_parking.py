@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import sqlite3
 import uuid
@@ -24,10 +23,11 @@ from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.rows import Rows, derived_id
+from sqsdelay.spark.sink.run import Run
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.stores import open_store, table_definition
 from sqsdelay.testing import InMemoryQueues, ManualClock
-from tests.functional.spark.sent import ids
+from tests.functional.spark.sent import ids, save
 from tests.services.network import TcpProxy
 
 if TYPE_CHECKING:
@@ -60,12 +60,7 @@ class Job:
         """What a run counts."""
         given: dict[str, Any] = {"key": "order_id", "job": job}
         given |= {"rejects": self._folder / "rejects"} | options
-        summary = self._folder / "summary.json"
-        writer = rows.write.format("sqsdelay").options(
-            endpoint=self.endpoint, store=self.url, summary=str(summary), **given
-        )
-        writer.mode("append").save()
-        return dict(json.loads(summary.read_text()))
+        return save(rows, endpoint=self.endpoint, store=self.url, **given)
 
     @contextlib.contextmanager
     def store(self) -> Any:
@@ -173,11 +168,9 @@ def test_two_attempts_at_the_same_time(job: Job) -> None:
     )
 
     def attempt(store: DelayedMessageStore) -> Task:
-        rows = Rows(
-            columns=Columns(names=frozenset(batch.schema.names)),
-            options=Options(endpoint=job.endpoint, retry_seconds=0),
-            delay_start_ms=0,
-        )
+        columns = Columns(names=frozenset(batch.schema.names))
+        options = Options(endpoint=job.endpoint, retry_seconds=0)
+        rows = Rows(columns, options, Run(began_ms=0, delay_start_ms=0))
         sender = QueueSender(queues, SenderSettings(parking=ParkingSettings(store)))
         task = Task(rows=rows, sender=sender)
         assert list(task.send([batch])) == []

@@ -18,7 +18,7 @@ from sqsdelay.core.message import DELAY_SECONDS, MESSAGE_ID
 from sqsdelay.core.readable import parse_due_at
 from sqsdelay.spark.sink.rows import derived_id
 from sqsdelay.stores import open_store
-from tests.functional.spark.sent import due_ms, ids, message_id
+from tests.functional.spark.sent import due_ms, ids, message_id, save
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,31 +30,23 @@ ROWS = """
 """
 
 
-def save(rows: DataFrame, **options: Any) -> None:
-    given = {"endpoint": "orders"} | options
-    rows.write.format("sqsdelay").options(**given).mode("append").save()
-
-
 def messages(spark: SparkSession, rows: int, due: str = "86400 delay_seconds") -> DataFrame:
     return spark.sql(ROWS.format(rows=rows, due=due))
 
 
-def test_every_row_is_sent_once_in_full_batches(
-    spark: SparkSession, sqs: Stub, tmp_path: Path
-) -> None:
+def test_every_row_is_sent_once_in_full_batches(spark: SparkSession, sqs: Stub) -> None:
     """All rows, all columns, as few requests as SQS allows; and the counts are told."""
     rows = messages(spark, 500).selectExpr(
         "*", "map('kind', 'reminder') attributes", "'orders' endpoint"
     )
     before = sqs.requests()
-    save(rows.coalesce(2), summary=tmp_path / "summary.json")
+    summary = save(rows.coalesce(2))
     entries = sqs.kept()
     assert {entry["queue"] for entry in entries} == {"orders-delay.fifo"}
     assert sorted(map(message_id, entries)) == sorted(f"m{i}" for i in range(500))
     assert {entry["MessageBody"] for entry in entries} == {f"body {i}" for i in range(500)}
     assert {entry["MessageAttributes"]["kind"]["StringValue"] for entry in entries} == {"reminder"}
     assert (sqs.requests() - before)["SendMessageBatch"] == 50
-    summary = json.loads((tmp_path / "summary.json").read_text())
     none = ("tasks_failed", "rejected", "repeated", "already_sent", "throttled", "retried")
     assert summary == dict.fromkeys(none, 0) | {
         "committed": True, "tasks": 2, "sent": 500, "routes": {"delay-queue": 500}, "reasons": {},
@@ -108,8 +100,8 @@ def test_rows_that_cannot_be_sent_are_kept_with_the_reason(
         "select * from values ('good', 'm1', 60L), ('', 'm2', 60L), ('x', 'm3', -1L), ('x', NULL, 60L), "
         "('x', 'm5', NULL), (NULL, 'm6', 60L) as t(body, message_id, delay_seconds)"
     )
-    rejects, summary = tmp_path / "rejects", tmp_path / "summary.json"
-    save(rows, rejects=rejects, summary=summary)
+    rejects = tmp_path / "rejects"
+    assert save(rows, rejects=rejects)["rejected"] == 5
     assert ids(sqs) == {"m1": 1}
     table = spark.read.parquet(str(rejects))
     assert table.columns == [*rows.columns, "reason"]
@@ -120,7 +112,6 @@ def test_rows_that_cannot_be_sent_are_kept_with_the_reason(
     assert "message_id is NULL" in found[None, "x"]
     assert "delay_seconds is NULL" in found["m5", "x"]
     assert "body is NULL" in found["m6", None]
-    assert json.loads(summary.read_text())["rejected"] == 5
     assert not [p.name for p in rejects.iterdir() if p.name.startswith("_staging")]
 
     mended = (
@@ -231,11 +222,10 @@ def test_messages_due_far_ahead_are_parked_at_once(
     store = open_store(url, endpoint="orders")
     store.set_up()
     rows = messages(spark, 30, "if(id < 20, 30 * 86400, 7200) delay_seconds").coalesce(1)
-    save(rows, store=url, park_after=86_400, summary=tmp_path / "summary.json")
+    told = save(rows, store=url, park_after=86_400)
     assert store.pending_count() == 20
     store.close()
     assert set(ids(sqs)) == {f"m{n}" for n in range(20, 30)}
-    told = json.loads((tmp_path / "summary.json").read_text())
     assert told["routes"] == {"store": 20, "delay-queue": 10}
 
 
@@ -245,19 +235,12 @@ def test_a_throttled_job_slows_down_and_sends_each_row_once(
     """A quota far below what two tasks could send: no failure, no rejects, nothing twice."""
     sqs.throttle(10)
     try:
-        save(
-            messages(spark, 600).repartition(2),
-            rejects=tmp_path / "rejects",
-            retry_seconds=20,
-            summary=tmp_path / "summary.json",
-        )
-        assert sqs.throttled() > 0
-        told = json.loads((tmp_path / "summary.json").read_text())
-        assert told["throttled"] == sqs.throttled()
+        told = save(messages(spark, 600).repartition(2), rejects=tmp_path, retry_seconds=20)
+        assert told["throttled"] == sqs.throttled() > 0
     finally:
         sqs.throttle(None)
     assert ids(sqs) == {f"m{i}": 1 for i in range(600)}
-    assert list((tmp_path / "rejects").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_benchmark_throttles_both(

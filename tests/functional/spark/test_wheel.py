@@ -19,6 +19,7 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.spark.sink import send
 from sqsdelay.stores import S3Store
 from sqsdelay.testing import ManualClock
+from tests.functional.spark import sent
 from tests.functional.spark.sent import ids
 from tests.functional.spark.test_resume import kill_all, workers
 from tests.functional.spark.test_sink import arrive, stream
@@ -34,9 +35,8 @@ DAY = 86_400
 HOSTILE = ['"\\', "a\nb\rc\td", "\u2028é😀\x7f", '{"a": "\\u0000"}', "]]>&lt;"]
 
 
-def save(rows: DataFrame, **options: Any) -> None:
-    given = {"endpoint": "orders", "store": STORE} | options
-    rows.write.format("sqsdelay").options(**given).mode("append").save()
+def save(rows: DataFrame, **options: Any) -> dict[str, Any]:
+    return sent.save(rows, store=STORE, **options)
 
 
 def table(spark: SparkSession, days: Sequence[int], **columns: str) -> DataFrame:
@@ -97,11 +97,9 @@ def test_each_row_is_released_when_it_is_due(
     found = spark.createDataFrame(rows, schema).selectExpr(
         "*", "if(message_id = 'group', 'other', 'orders') endpoint"
     )
-    told = {"rejects": str(tmp_path / "rejects"), "summary": str(tmp_path / "summary.json")}
-    save(found.coalesce(2), **told)
-    summary = json.loads(Path(told["summary"]).read_text())
+    summary = save(found.coalesce(2), rejects=tmp_path)
     assert summary["routes"] == {"store": 6, "delay-queue": 1}
-    rejected = spark.read.parquet(told["rejects"]).collect()
+    rejected = spark.read.parquet(str(tmp_path)).collect()
     assert {row.message_id for row in rejected} == {
         "empty", "forbidden", "no id\n", "eleven years", "too large",
     }  # fmt: skip
@@ -184,7 +182,7 @@ def test_a_job_run_again_stores_what_is_missing(
         kill_a_driver(sqs, s3, tmp_path)
     given = {
         "key": "id", "job": "killed", "receipts": str(tmp_path / "receipts"),
-        "summary": str(tmp_path / "summary.json"), "rejects": str(tmp_path / "rejects"),
+        "rejects": str(tmp_path / "rejects"),
     }  # fmt: skip
     summaries = []
     every = table(spark, range(1, 31))
@@ -192,8 +190,7 @@ def test_a_job_run_again_stores_what_is_missing(
         table(spark, [1]).selectExpr("id", "'other' body", "delay_seconds")
     )
     for each in (every, every, changed):
-        save(each.repartition(2), **given)
-        summary = json.loads((tmp_path / "summary.json").read_text())
+        summary = save(each.repartition(2), **given)
         summaries.append((summary["sent"], summary["already_sent"], summary["rejected"]))
     assert summaries == [(30, 0, 0), (0, 30, 0), (1, 29, 1)]
     assert waiting(s3) == Counter(f"body {n}" for n in range(1, 32))
@@ -210,10 +207,10 @@ def test_a_job_run_again_reads_its_share(
     asked: list[str] = []
     s3.before = lambda method, key: asked.append(key) if method == "GET" else None
     options: Any = {"endpoint": "orders", "store": STORE, "key": "id", "job": "again"}
-    for days, sent in ((201, 200), (211, 10)):
+    for days, new in ((201, 200), (211, 10)):
         asked.clear()
         counts = send.save(table(spark, range(1, days)), **options)
-        assert (counts["sent"], counts["already_sent"]) == (sent, days - 1 - sent)
+        assert (counts["sent"], counts["already_sent"]) == (new, days - 1 - new)
     marks = [key for key in asked if key.endswith(".marks")]
     assert len(marks) == len(set(marks)) == 8
     assert store_of(s3).pending_count() == 210

@@ -19,7 +19,7 @@ from sqsdelay.cost import Workload, bills, shipped_prices
 from sqsdelay.cost.strategies import ways
 from sqsdelay.cost.workload import BANDS, band_of
 from sqsdelay.errors import ConfigurationError, InvalidSetting, SqsDelayError
-from sqsdelay.spark.estimate import estimate, hops_of
+from sqsdelay.spark.estimate import estimate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +55,7 @@ def expected(strategy: str, batch: int, above: int | None) -> dict[str, Fraction
 
 
 def test_a_table_costs_what_its_rows_cost(spark: SparkSession, tmp_path: Path) -> None:
-    """Every way, band by band: the sum of what `sqsdelay cost` says of each row; and hops are hops."""
+    """Every way, band by band: the sum of what `sqsdelay cost` says of each row."""
     compared = ways([HOUR, 8100])
     rows = spark.createDataFrame(ROWS, "delay_seconds bigint, size bigint, messages bigint")
     found = estimate(rows, PRICES, compared)
@@ -69,8 +69,6 @@ def test_a_table_costs_what_its_rows_cost(spark: SparkSession, tmp_path: Path) -
                 close = pytest.approx(Decimal(float(cost)), rel=Decimal("1e-12"))
                 assert told[band]["cost"] == close
     assert not [each for each in found if each["band"] == "up to 7 days" and each["cheapest"]]
-    hops = rows.select("delay_seconds", hops_of(rows.delay_seconds).alias("hops")).collect()
-    assert all(row.hops == Workload(delay_seconds=row.delay_seconds).hops for row in hops)
 
 
 def test_the_command_reads_csv_and_writes_parquet(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis.stateful import RULE_MARKER, run_state_machine_as_test
 
 from sqsdelay.core import delay as decision
 from sqsdelay.core import outgoing
 from sqsdelay.core.delay import utc
 from sqsdelay.core.received_message import DelayedMessage
+from sqsdelay.ledger.events import EventKind
 from sqsdelay.parking.parking import Parking
 from sqsdelay.relaying import relay as consumer
 from sqsdelay.relaying.outcomes import Outcome, Status
 from sqsdelay.sqs import outbox
 from sqsdelay.stores.sql import SqlClaim
 from sqsdelay.testing import InMemoryStore, ManualClock
+from tests.simulation.model import world
 from tests.simulation.model.machine import DeliveryMachine
-from tests.simulation.model.world import World
+from tests.simulation.model.world import MOVES, STATES, World
 
 
 class InMemory(DeliveryMachine):
@@ -154,3 +157,38 @@ def test_a_group_keeps_the_order_of_its_due_times(messages: list[tuple[int, str,
         p.message_id for p in sorted(delivered, key=lambda promise: min(promise.dues))
     ]
     assert len(world.arrived) == len(messages)
+
+
+# docs/how-it-works.md is the specification: its moves, rules and events are the model's and the code's.
+
+
+def test_the_page_has_every_rule_of_the_model() -> None:
+    """A rule that is added, renamed or taken away changes the page."""
+    rules = {n for n, each in vars(DeliveryMachine).items() if hasattr(each, RULE_MARKER)}
+    cells = [row.split("|")[4] for row in STATES.splitlines() if row.startswith("| `")]
+    besides = STATES.partition("## The model")[2]
+    assert set(re.findall(r"`([a-z_]+)`", " ".join(cells) + besides)) == rules
+
+
+def test_the_page_has_every_transition() -> None:
+    """An event is a message that moved: each has its row."""
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", STATES, re.MULTILINE)) == set(EventKind)
+
+
+PLAYED = {
+    (before, to)
+    for before, to in MOVES
+    if before != to or before == "hopping"
+    if {before, to} <= {"new", "hopping", "parked", "due queue", "destination"}
+}
+"""The parking queue, the error queue and receivers are not in this model."""
+
+
+@pytest.mark.parametrize("move", sorted(PLAYED))
+def test_the_model_holds_the_code_to_each_move(
+    move: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its place in the table, the code's own move is found."""
+    monkeypatch.setattr(world, "MOVES", MOVES - {move})
+    with pytest.raises(AssertionError, match=f"was .*{move[0]}.* and is {move[1]}: not in"):
+        first_found(InMemoryFifo if "due queue" in move else InMemory)
