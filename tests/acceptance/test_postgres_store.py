@@ -42,27 +42,23 @@ def store(postgres: str, table: str) -> Iterator[PostgresStore]:
         yield store
 
 
-def test_the_wake_up_comes_with_the_commit(postgres: str, store: PostgresStore) -> None:
-    """A dispatcher woken before the row can be seen would miss it and sleep on."""
+@pytest.mark.parametrize("commits", [True, False])
+def test_the_wake_up_comes_with_the_commit(
+    postgres: str, store: PostgresStore, commits: bool
+) -> None:
+    """A dispatcher woken before the row can be seen would miss it and sleep on; what was rolled back wakes
+    nobody."""
     woken = threading.Event()
     with store.watch(woken.set), psycopg.connect(postgres) as connection:
         woken.clear()
         store.store([message("a")], transaction=connection)
         assert not woken.wait(0.3)
-        connection.commit()
-        assert woken.wait(PATIENCE_SECONDS)
-        assert store.next_due_ms() is not None
-
-
-def test_a_rolled_back_store_wakes_nobody(postgres: str, store: PostgresStore) -> None:
-    """The message was stored with the caller's own work, and went with it."""
-    woken = threading.Event()
-    with store.watch(woken.set), psycopg.connect(postgres) as connection:
-        woken.clear()
-        store.store([message("a")], transaction=connection)
-        connection.rollback()
-        assert not woken.wait(0.3)
-    assert store.pending_count() == 0
+        if commits:
+            connection.commit()
+        else:
+            connection.rollback()
+        assert woken.wait(PATIENCE_SECONDS if commits else 0.3) is commits
+        assert store.pending_count() == commits
 
 
 def test_stored_on_a_connection_with_rows_of_another_shape(
@@ -284,16 +280,6 @@ def scans_of(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield plan
     for part in plan.get("Plans", []):
         yield from scans_of(part)
-
-
-def test_set_up_by_many_at_once(postgres: str, table: str) -> None:
-    """Processes that start together do not trip over each other."""
-    stores = [PostgresStore(postgres, endpoint="orders", table=table) for _ in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda store: store.set_up(), stores))
-    for store in stores:
-        store.initialize(TransactionMode.EXACTLY_ONCE)
-        store.close()
 
 
 def test_the_table_is_named_after_the_endpoint(postgres: str) -> None:

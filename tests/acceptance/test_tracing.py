@@ -52,6 +52,7 @@ def test_a_worker_traces_its_deliveries_and_counts(local_aws: LocalAws) -> None:
         delay=2.5,
         attributes={"traceparent": TRACEPARENT},
         message_id="kept",
+        message_group_id="tenant-7",
         trace_header=THEIRS,
     )
     program = [sys.executable, "-c", INSTRUMENTED, "consume", name, "--hop", "1", "--wait", "1"]
@@ -63,6 +64,7 @@ def test_a_worker_traces_its_deliveries_and_counts(local_aws: LocalAws) -> None:
     assert [link["context"]["span_id"] for link in span["links"]] == ["0x53995c3f42cd8ad8"]
     (message,) = in_queue(client, name, wait=20)
     assert message["MessageAttributes"]["traceparent"]["StringValue"] == TRACEPARENT
+    assert message["Attributes"]["MessageGroupId"] == "tenant-7"
     told = TraceHeader.read(message["Attributes"]["AWSTraceHeader"])
     assert told is not None
     assert told.trace_id == span["context"]["trace_id"].removeprefix("0x")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import time
 import uuid
@@ -88,31 +87,6 @@ def test_a_worker_outlives_an_outage(local_aws: LocalAws, endpoint: str) -> None
             assert len(received(local_aws, endpoint, 1)) == 1
             worker.process.send_signal(signal.SIGTERM)
             assert worker.end() == 0
-
-
-def test_trace_header_and_fair_queue_group_arrive(local_aws: LocalAws, endpoint: str) -> None:
-    """What travels beside the attributes survives batches and hops; the delivery has a trace of its own."""
-    from sqsdelay import DelayConsumer, DelaySender
-
-    client = local_aws.client("sqs")
-    DelaySender(client, hop_seconds=1).send(
-        endpoint,
-        "x",
-        delay=2.5,
-        message_group_id="tenant-7",
-        trace_header="Root=1-67891233-abcdef012345678912345678;Sampled=1;Lineage=1:a:3",
-    )
-    consumer = DelayConsumer(endpoint, client, hop_seconds=1)
-    url = client.get_queue_url(QueueName=endpoint)["QueueUrl"]
-    arrived: list[Any] = []
-    while not arrived:
-        consumer.poll(wait_seconds=1)
-        arrived = client.receive_message(QueueUrl=url, AttributeNames=["All"]).get("Messages", [])
-    attributes = arrived[0]["Attributes"]
-    assert attributes["MessageGroupId"] == "tenant-7"
-    delivered = attributes["AWSTraceHeader"]
-    assert re.fullmatch(r"Root=1-[0-9a-f]{8}-[0-9a-f]{24};Sampled=1", delivered)
-    assert "67891233-abcdef012345678912345678" not in delivered
 
 
 def test_a_hop_longer_than_the_queues_delay_is_refused(local_aws: LocalAws, endpoint: str) -> None:

@@ -11,11 +11,11 @@ from moto import mock_aws
 
 from sqsdelay.core.stored_message import AMENDMENT_LIFETIME_SECONDS, Amendment
 from sqsdelay.errors import SchemaMismatch, StoreMissing, StoreUnavailable
-from sqsdelay.ports.stores import TransactionMode
 from sqsdelay.stores import DynamoDbStore
 from sqsdelay.stores.dynamodb.table import LOOKED_AT_MS
 from sqsdelay.stores.shared import VERSION
 from sqsdelay.testing import ManualClock
+from tests.functional.test_schema_versions import CALLS
 from tests.messages import a_message
 
 TABLE = "orders.parked"
@@ -138,24 +138,10 @@ def test_another_version_is_refused_by_whatever_opens_it(make: Make, clock: Manu
     assert mark["v"] == {"N": str(VERSION)}
     old._table.put({**mark, "v": {"N": str(VERSION + 1)}})
     clock.advance(LOOKED_AT_MS / 1000)
-    acts: list[Callable[[DynamoDbStore], object]] = [
-        lambda store: store.set_up(),
-        lambda store: store.initialize(TransactionMode.AT_LEAST_ONCE),
-        lambda store: parked(store, clock, 1, HOUR_MS),
-        lambda store: store.claim(9, due_by_ms=clock.now_ms()).__enter__(),
-        lambda store: store.next_due_ms(),
-        lambda store: store.pending_count(),
-        lambda store: store.pending(9),
-        lambda store: store.find(ids[0]),
-        lambda store: store.cancel(ids),
-        lambda store: store.reschedule(ids[0], clock.now_ms()),
-        lambda store: store.amend([Amendment(message_id="a", at_ms=clock.now_ms())]),
-        lambda store: store.amendments(ids),
-    ]
-    for act in acts:
+    for call in CALLS:
         for store in (old, make(shards=4)):
             with pytest.raises(SchemaMismatch, match=rf"version {VERSION + 1}.*name another table"):
-                act(store)
+                call(store)
     old._table.put(mark)
     clock.advance(2 * 3600)
     assert released(old, clock) == ids

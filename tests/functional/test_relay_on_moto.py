@@ -16,7 +16,7 @@ import pytest
 import time_machine
 from moto import mock_aws
 
-from sqsdelay import DelayConsumer, DelaySender, Message
+from sqsdelay import DelayConsumer, DelaySender
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import QueueMissing
 from sqsdelay.relaying.outcomes import Status
@@ -83,24 +83,6 @@ def test_1925_seconds_take_two_hops_and_a_message_timer(world: World) -> None:
             "DataType": "String",
         },
     }
-
-
-def test_a_day_of_hops_arrives_to_the_second(world: World) -> None:
-    """Each received 0.4 s late: lateness does not add up.
-
-    More of them are in tests/unit/test_on_time.py, without boto3 and moto's web of calls.
-    """
-    sent = world.sender.send_many("orders", [Message("x", delay=86_400)])
-    assert sent[0].error is None
-    due = START.timestamp() + 86_400
-    while Status.HANDED_OVER not in world.statuses:
-        world.pass_seconds(900.4)
-    assert 56 <= len(world.statuses) <= 96
-    world.travel.move_to(due - 0.001)
-    assert world.arrived() == []
-    world.travel.shift(1.4)
-    assert len(world.arrived()) == 1
-    assert world.consumer.poll(wait_seconds=0) == []
 
 
 def test_a_worker_whose_first_poll_failed_serves_both_queues_later(world: World) -> None:

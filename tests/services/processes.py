@@ -91,7 +91,8 @@ class Forked:
         return code
 
     def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
     def communicate(self, given: str = "", timeout: float = PATIENCE_SECONDS) -> tuple[str, str]:
         """What it printed, to its end; one that outlasts its time is killed."""

@@ -168,7 +168,7 @@ class Receipts(AttemptFiles):
                     told = {"version": JOB_VERSION, "delay_start_ms": now_ms}
                     stream.write(json.dumps(told).encode() + b"\n")
             return now_ms
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, LookupError, AttributeError) as error:
             raise ConfigurationError(
                 f"the job's instant cannot be kept in {path} ({error}); give option receipts "
                 "a folder that can be written, or delete that file if it is damaged"

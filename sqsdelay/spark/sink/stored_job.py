@@ -168,7 +168,7 @@ class Job:
     def record(self) -> tuple[dict[str, Any], dict[str, Any], str | None]:
         """The job's record, the runs in it that count, and its ETag. Raises SchemaMismatch."""
         record, etag = self._bucket.get_json(f"{self._folder}{RECORD}")
-        runs = {b: run for b, run in record.get("runs", {}).items() if run["attempts"]}
+        runs = {b: run for b, run in record.get("runs", {}).items() if run.get("attempts", True)}
         for each in runs.values():
             check_version(each.get("version"), f"{self._folder}{RECORD}")
         return record, runs, etag

@@ -145,8 +145,7 @@ class Changes(Wakes, Amendments):
             for copy in (other for other in others if other.line.text == found.line.text):
                 # The message is elsewhere, whatever becomes of these.
                 with suppress(StoreUnavailable):
-                    held = self._free(copy)
-                    if held is not None:
+                    if (held := self._free(copy)) is not None:
                         self._write_state(held, held.state.without([copy.position]))
             return True
         raise _busy(message_id)

@@ -163,10 +163,9 @@ class S3Claim(HoldingClaim):
         """Change the states of what is in hand of these, an object at a time."""
         with self._lock:
             here: dict[Held, dict[str, int]] = {}
-            for message_id in message_ids:
-                if self._is_in_hand(message_id):
-                    held, position = self._places[message_id]
-                    here.setdefault(held, {})[message_id] = position
+            for message_id in filter(self._is_in_hand, message_ids):
+                held, position = self._places[message_id]
+                here.setdefault(held, {})[message_id] = position
 
             def settle(held: Held) -> Iterable[str]:
                 places = here[held]

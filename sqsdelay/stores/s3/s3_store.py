@@ -196,8 +196,7 @@ class S3Store(Changes, Pages, DelayedMessageStore):
         if self.seconds_left() < ENDED_SECONDS:
             return False
         until_ms = now_ms + TURN_MS
-        earliest = self._earliest(objects, closed)
-        if earliest is not None:
+        if (earliest := self._earliest(objects, closed)) is not None:
             due_ms = earliest + self._gathering() - self._ahead_ms
             until_ms = min(until_ms, due_ms) if due_ms > now_ms else until_ms
         self._sweep(now_ms, until_ms)
@@ -261,8 +260,8 @@ class S3Store(Changes, Pages, DelayedMessageStore):
                     bucket.put_json(f"{job}/{layout.RECORD}", record, over=etag)
             for few in portions(keys, lambda _: 0, 0, _SWEPT):
                 batches = {key: key.removeprefix(f"{job}/").partition("~")[0] for key in few}
-                named = [key for key in few if layout.BATCH.fullmatch(batches[key])]
-                left = [k for k in named if k.endswith(".marks") and batches[k] not in runs]
+                ours = [key for key in few if layout.BATCH.fullmatch(batches[key])]
+                left = [k for k in ours if k.endswith(".marks") and batches[k] not in runs]
                 old = [key for key in left if layout.times_of(batches[key])[1] < old_ms]
                 bucket.each(bucket.delete, old)
 

@@ -113,8 +113,7 @@ class Wheel:
         where there are none, those of the first slot that has any; where it has many, the earliest, as if
         none of their messages had gone. What was left behind by writers that were given up is deleted."""
         self.check_version()
-        names: list[layout.ObjectName] = []
-        states: dict[layout.ObjectName, str] = {}
+        names, states = list[layout.ObjectName](), dict[layout.ObjectName, str]()
         for key, etag in self.bucket.listed(self.slots_prefix):
             parsed = layout.parse(key.removeprefix(self.slots_prefix))
             if parsed is None:
@@ -145,7 +144,11 @@ class Wheel:
     def _counts(self, name: layout.ObjectName, undecided: set[str]) -> bool:
         if name.batch in undecided:
             return False
-        visible = self.batches.visible(name)
+        try:
+            visible = self.batches.visible(name)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            logger.error("the batch %s is skipped: %s", name.batch, one_line(repr(error)))
+            visible = None
         if visible is None:
             # A job's batch may have thousands of objects: it is asked about once.
             undecided.add(name.batch)
@@ -174,8 +177,7 @@ class Wheel:
             if name in self._lines:
                 self._lines.move_to_end(name)
                 return self._lines[name]
-        found = self.bucket.get(self.key(name))
-        if found is None:
+        if (found := self.bucket.get(self.key(name))) is None:
             return None
         try:
             lines = layout.unpacked(found[0])

@@ -23,7 +23,7 @@ def ended(process: Process) -> tuple[int, str]:
     """Stopped by SIGTERM: its exit code, and what it said on stderr."""
     process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=PATIENCE_SECONDS)
-    return process.returncode, told
+    return process.wait(PATIENCE_SECONDS), told
 
 
 def test_the_command_serves_until_it_is_stopped(aws_here: LocalAws, running: Running) -> None:
