@@ -11,10 +11,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from enum import StrEnum
 from functools import partial
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from rich.logging import RichHandler
 from typer import Argument, Option
@@ -43,20 +41,18 @@ if TYPE_CHECKING:
 
 CLOSING_SECONDS: Final = 0.5
 """What a store may take to close: with the `STOP_SECONDS` before, a process ends in 5 s."""
-_LOOK_SECONDS: Final = 0.02
+_STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def log_to_stderr() -> None:
     """Log what matters to a person, one line each. With --verbose more is logged already."""
     if logging.getLogger("sqsdelay").level == logging.DEBUG:
         return
-    handler: logging.Handler
+    handler: logging.Handler = logging.StreamHandler()
+    shown = "%(asctime)s %(levelname)s %(message)s"
     if err.is_terminal:
-        handler = RichHandler(console=err, show_path=False)
-        handler.setFormatter(OneLine("%(message)s"))
-    else:
-        handler = logging.StreamHandler()
-        handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
+        handler, shown = RichHandler(console=err, show_path=False), "%(message)s"
+    handler.setFormatter(OneLine(shown))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     for chatty in ("botocore", "boto3", "urllib3"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
@@ -68,16 +64,22 @@ def stop_on_signals(last_words: Callable[[], str] | None = None) -> threading.Ev
     """An event set by the first SIGTERM or SIGINT; the second one ends the process as usual. Work that cannot
     leave a call that is not answered has ``last_words``: the process ends after `STOP_SECONDS`, wherever it
     is, and prints these. What it had in hand comes back, as after a crash."""
-    stop = threading.Event()
+    stop, (told, teller) = threading.Event(), os.pipe()
 
-    def ask_to_stop(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_DFL)
+    def await_the_first() -> None:
+        while os.read(told, 1)[0] not in _STOPPING:
+            pass
         stop.set()
         if last_words is not None:
             end_soon(last_words, limits.STOP_SECONDS)
 
-    signal.signal(signal.SIGTERM, ask_to_stop)
-    signal.signal(signal.SIGINT, ask_to_stop)
+    for number in _STOPPING:
+        signal.signal(number, lambda number, _: signal.signal(number, signal.SIG_DFL))
+    # A thread that begins or ends may take the signal from the main one. That would wait on, and it alone
+    # runs Python's handlers.
+    os.set_blocking(teller, False)
+    signal.set_wakeup_fd(teller)
+    threading.Thread(target=await_the_first, daemon=True).start()
     return stop
 
 
@@ -90,8 +92,7 @@ def end_soon(last_words: Callable[[], str], seconds: float = CLOSING_SECONDS) ->
 
 def _end(last_words: Callable[[], str]) -> None:
     """End the process without its threads and connections: closing these can take as long."""
-    err.print("stopped while a call is not answered; what is in hand comes back", soft_wrap=True)
-    err.print(last_words(), highlight=False, soft_wrap=True)
+    tell(f"stopped while a call is not answered; what is in hand comes back\n{last_words()}")
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()
@@ -99,27 +100,45 @@ def _end(last_words: Callable[[], str]) -> None:
 
 
 class Tally:
-    """What became of messages, by status; a line of JSON for each where that was asked for. Thread-safe."""
+    """What became of messages, by status; a line of JSON for each where that was asked for. Thread-safe.
+    A line that cannot be written sets ``stop``: whoever reads them would miss what comes after it."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         self._as_json, self._lock, self._counts = as_json, threading.Lock(), Counter[str]()
+        self.stop, self._unwritten = threading.Event(), list[OSError]()
 
     def add(self, status: str, message_id: str, **record: Any) -> None:
         """Count a message, and print it; ``record`` is the rest of it."""
         with self._lock:
             self._counts[status] += 1
-            if self._as_json:
-                print_json({"message_id": message_id, "status": status, **record})
+            if self._as_json and not self._unwritten:
+                try:
+                    print_json({"message_id": message_id, "status": status, **record})
+                except OSError as error:
+                    self._unwritten.append(error)
+                    self.stop.set()
+
+    def relayed(self, outcomes: Sequence[Outcome]) -> None:
+        """Add what became of a batch of a delay consumer's."""
+        for outcome in outcomes:
+            self.add(
+                outcome.status.value,
+                outcome.copy.message_id,
+                due_ms=outcome.due_ms,
+                delay_seconds=outcome.delay_seconds,
+                late_ms=outcome.late_ms,
+                receive_count=outcome.copy.receive_count,
+                error=outcome.error,
+            )
+
+    def tell(self) -> None:
+        """Say it on stderr. Raises OSError: that of the line that could not be written."""
+        tell(str(self))
+        for error in self._unwritten:
+            raise error
 
     def __str__(self) -> str:
         return f"stopped; {counted(self._counts) or 'nothing'}"
-
-
-class Http(StrEnum):
-    """Whose HTTP a worker's requests are made with."""
-
-    BOTOCORE = "botocore"
-    CURL = "curl"
 
 
 def consume(
@@ -142,8 +161,9 @@ def consume(
     park_after: options.ParkAfter = DEFAULT_PARK_AFTER_SECONDS,
     ledger: options.LedgerFile = None,
     http: Annotated[
-        Http, Option(help="Who makes the requests; curl needs the extra sqsdelay[curl].")
-    ] = Http.BOTOCORE,
+        Literal["botocore", "curl"],
+        Option(help="Who makes the requests; curl needs the extra sqsdelay[curl]."),
+    ] = "botocore",
     as_json: options.JsonLines = False,
 ) -> None:
     """Relay an endpoint's delayed messages.
@@ -151,28 +171,15 @@ def consume(
     Runs until SIGTERM or Ctrl-C, and finishes the messages in hand first.
     """
     from sqsdelay.sqs.consumer import DelayConsumer
-    from sqsdelay.sqs.receivers import in_thread
+    from sqsdelay.sqs.receivers import STOP_LOOK_SECONDS, in_thread
 
     log_to_stderr()
     tally = Tally(as_json=as_json)
-
-    def report(outcomes: Sequence[Outcome]) -> None:
-        for outcome in outcomes:
-            tally.add(
-                outcome.status.value,
-                outcome.copy.message_id,
-                due_ms=outcome.due_ms,
-                delay_seconds=outcome.delay_seconds,
-                late_ms=outcome.late_ms,
-                receive_count=outcome.copy.receive_count,
-                error=outcome.error,
-            )
-
     tracing, book = if_installed(options.opened_ledger(ledger))
     with options.Target(endpoint, store).optional_place() as opened:
         consumer = DelayConsumer(
             endpoint,
-            http=http.value,
+            http=http,
             hop_seconds=hop,
             receivers=receivers,
             wait_seconds=wait,
@@ -181,15 +188,15 @@ def consume(
             max_delay_seconds=max_delay,
             store=opened,
             park_after_seconds=park_after,
-            on_outcomes=report,
+            on_outcomes=tally.relayed,
             ledger=book,
             tracing=tracing,
         )
-        stop = stop_on_signals()
+        stop = tally.stop = stop_on_signals()
         if opened is not None:
             # What cannot be used is refused before anything is said; what does not answer is waited for.
             looking = in_thread(check, opened)
-            while not looking.done() and not stop.wait(_LOOK_SECONDS):
+            while not looking.done() and not stop.wait(STOP_LOOK_SECONDS):
                 pass
             with suppress(StoreUnavailable):
                 _ = looking.done() and looking.result()
@@ -201,7 +208,7 @@ def consume(
         with naming_the_command(consumer.endpoint, consumer.endpoint.delay_queue, hops):
             consumer.run(stop)
         end_soon(lambda: str(tally))
-    tell(str(tally))
+    tally.tell()
 
 
 def dispatch(
@@ -255,17 +262,28 @@ def dispatch(
         maximum_recovery_failures_per_second=recovery_failures,
     )
     tally = Tally(as_json=as_json)
+
+    def report(done: Round) -> None:
+        for status in ("released", "rejected", "failed", "held"):
+            for message in getattr(done, status):
+                tally.add(
+                    status,
+                    message.message_id,
+                    due=instant(message.due_ms),
+                    late_ms=max(0, done.now_ms - message.due_ms),
+                    failures=message.failures,
+                )
+
     tracing, book = if_installed(options.opened_ledger(ledger))
     with target.opened_store() as opened, closing(_outbox(target, opened, tracing)) as outbox:
-        on_round = partial(_report, tally)
         dispatcher = dispatching.Dispatcher(
-            opened, outbox, settings=settings, on_round=on_round, ledger=book
+            opened, outbox, settings=settings, on_round=report, ledger=book
         )
-        stop = stop_on_signals(lambda: str(tally))
+        stop = tally.stop = stop_on_signals(lambda: str(tally))
         opened.initialize(TransactionMode.AT_LEAST_ONCE)
         tell(f"dispatching {target.name}; stop with Ctrl-C or SIGTERM")
         dispatcher.run(stop)
-    tell(str(tally))
+    tally.tell()
 
 
 def _outbox(
@@ -280,18 +298,6 @@ def _outbox(
     from sqsdelay.sqs.outbox import SqsOutbox
 
     return SqsOutbox(target.queues, target.endpoint, tracing=tracing)
-
-
-def _report(tally: Tally, done: Round) -> None:
-    for status in ("released", "rejected", "failed", "held"):
-        for message in getattr(done, status):
-            tally.add(
-                status,
-                message.message_id,
-                due=instant(message.due_ms),
-                late_ms=max(0, done.now_ms - message.due_ms),
-                failures=message.failures,
-            )
 
 
 def timeout_manager(
@@ -325,8 +331,7 @@ def timeout_manager(
     """
     log_to_stderr()
     target = options.Target(endpoint, store, to)
-    served = _on_sqs(target, wait) if to is None else _on_rabbitmq(target, to)
-    transport, queues, create_queues = served
+    transport, queues, create = _on_sqs(target, wait) if to is None else _on_rabbitmq(target, to)
     settings = timeouts.TimeoutSettings(
         outage_seconds=outage,
         announce_again_seconds=announce_again,
@@ -341,14 +346,14 @@ def timeout_manager(
 
     with target.opened_store(create=set_up) as opened, closing(transport):
         if set_up:
-            create_queues()
+            create()
             opened.set_up()
         manager = timeouts.TimeoutManager(opened, transport, settings=settings, on_done=report)
-        stop = stop_on_signals(lambda: str(tally))
+        stop = tally.stop = stop_on_signals(lambda: str(tally))
         opened.initialize(TransactionMode.AT_LEAST_ONCE)
         tell(f"serving {' and '.join(queues)}; stop with Ctrl-C or SIGTERM")
         manager.run(stop)
-    tell(str(tally))
+    tally.tell()
 
 
 _Served = tuple["SqsTimeouts | RabbitMqTimeouts", Sequence[str], Callable[[], object]]
@@ -363,8 +368,8 @@ def _on_sqs(target: options.Target, wait_seconds: int) -> _Served:
     client, of, attempts = target.client, target.endpoint, limits.SHORT_CALL_ATTEMPTS
     receiving = default_client(connections=1, wait_seconds=wait_seconds, attempts=attempts)
     timeouts = SqsTimeouts(SqsQueues(client, receiving=receiving), of)
-    names = [queue.name for queue in timeout_queues(of)]
-    return timeouts, names, partial(create_timeout_queues, client, of)
+    create = partial(create_timeout_queues, client, of)
+    return timeouts, [queue.name for queue in timeout_queues(of)], create
 
 
 def _on_rabbitmq(target: options.Target, url: str) -> _Served:

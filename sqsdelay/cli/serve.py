@@ -219,13 +219,8 @@ def local(
     """
     parsed, tally = Endpoint.parse(endpoint), Tally()
     log_to_stderr()
-
-    def report(outcomes: Sequence[Outcome]) -> None:
-        for outcome in outcomes:
-            tally.add(outcome.status.value, outcome.copy.message_id)
-
     with local_aws(port or None) as aws:
-        consumer = consumer_of(parsed, aws, hop, report)
+        consumer = consumer_of(parsed, aws, hop, tally.relayed)
         stop = stop_on_signals()
         exported = {name: aws.environment()[name] for name in _EXPORTED}
         commands = _commands(parsed.name, hop)
@@ -241,7 +236,7 @@ def local(
             as_json=as_json,
         )
         consumer.run(stop)
-        tell(str(tally))
+        tally.tell()
 
 
 def _commands(endpoint: str, hop: int) -> list[str]:

@@ -325,7 +325,10 @@ try:
     sqsdelay.unrestricted(sqs, hop_seconds=1).send_message(**message)
 except sqs.exceptions.ClientError as error:
     print(error)
-sqsdelay.unrestricted(sqs, hop_seconds=1, large_bodies=Bucket(sys.argv[1])).send_message(**message)
+bodies = Bucket(sys.argv[1], above_bytes=0)
+unlimited = sqsdelay.unrestricted(sqs, hop_seconds=1, large_bodies=bodies)
+unlimited.always_through_s3 = True
+unlimited.send_message(**message)
 """
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
 import uuid
 from collections.abc import Iterator
 
@@ -17,7 +16,7 @@ from sqsdelay.core.rejection import rejected
 from sqsdelay.sqs import SqsQueues
 from sqsdelay.testing.local_aws import LocalAws
 from tests.messages import a_copy
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import ended
 from tests.services.endpoints import create_endpoint
 from tests.services.processes import SQSDELAY, environment, run
 
@@ -48,22 +47,31 @@ def test_nothing_sets_a_width() -> None:
     assert not {"COLUMNS", "TERMINAL_WIDTH"} & environment({}).keys()
 
 
+def refused(*arguments: str, env: dict[str, str]) -> list[str]:
+    """The lines on stderr where stdout is on a full disk."""
+    command = f"{shlex.join([*SQSDELAY, *arguments])} > /dev/full"
+    done = ended(["bash", "-c", command], env=environment(env))
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("sqsdelay: the output cannot be written: ")
+    return done.stderr.splitlines()
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["cost", "--delay", "1d", "--json"]])
 def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
     """Not a trace; the exit code says that it failed."""
-    with open("/dev/full", "w", encoding="utf-8") as full:
-        done = subprocess.run(
-            [*SQSDELAY, *arguments],
-            env=environment({}),
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
-    assert done.returncode == 1
-    assert done.stderr.startswith("sqsdelay: the output cannot be written: ")
-    assert len(done.stderr.splitlines()) == 1
+    assert len(refused(*arguments, env={})) == 1
+
+
+def test_a_full_disk_ends_a_worker(local_aws: LocalAws) -> None:
+    """After the batches in hand, all of whose messages are counted; it does not go on at a crawl."""
+    name, env = f"full-{uuid.uuid4().hex[:8]}", local_aws.environment()
+    create_endpoint(local_aws.client("sqs"), name, hop_seconds=1)
+    messages = "\n".join(json.dumps({"body": n, "delay": 1.5}) for n in range(10))
+    sent = run("send", name, "--hop", "1", "--file", "-", env=env, stdin=messages)
+    assert sent.returncode == 0, sent.stderr
+    *_, told, _ = lines = refused("consume", name, "--hop", "1", "--wait", "1", "--json", env=env)
+    assert told.startswith("stopped; ")
+    assert not any("trying again" in line for line in lines)
 
 
 def test_nothing_is_deleted_that_cannot_be_shown(local_aws: LocalAws, orders: Endpoint) -> None:
@@ -72,14 +80,8 @@ def test_nothing_is_deleted_that_cannot_be_shown(local_aws: LocalAws, orders: En
     url = queues.url(orders.queue)
     queues.send_batch(url, [OutgoingMessage("kept", {}, size=4)])
     receive = shlex.join([*SQSDELAY, "receive", orders.name, "--delete", "--count", "1"])
-    done = subprocess.run(
-        ["bash", "-c", f"{receive} >&-"],
-        env=environment(local_aws.environment()),
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    closed = ["bash", "-c", f"{receive} >&-"]
+    done = ended(closed, env=environment(local_aws.environment()))
     assert (done.returncode, "stdout is closed" in done.stderr) == (1, True)
     assert [copy.body for copy in queues.receive_batch(url, wait_seconds=1)] == ["kept"]
 

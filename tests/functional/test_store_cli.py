@@ -8,6 +8,7 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import sys
 import time
 import uuid
 from collections import Counter
@@ -22,9 +23,9 @@ import pytest
 
 from sqsdelay.cli.waiting import EXIT_REQUESTED
 from sqsdelay.testing.local_aws import LocalAws
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, ended
 from tests.services.endpoints import create_endpoint, in_queue
-from tests.services.processes import Process, run, started
+from tests.services.processes import Process, environment, run, started
 
 
 class CommandLine:
@@ -376,3 +377,21 @@ def test_a_store_that_does_not_answer_keeps_no_worker(stalled: CommandLine) -> N
             database.accept()[0],
         ):
             stops(process)
+
+
+ELSEWHERE = """
+import signal, threading
+from sqsdelay.cli.run import stop_on_signals
+stop = stop_on_signals()
+def end():
+    while not stop._cond._waiters:
+        pass
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+threading.Thread(target=end).start()
+stop.wait()
+"""
+
+
+def test_a_signal_that_another_thread_takes_stops_it() -> None:
+    """The system may give it to one that begins or ends, on a machine where the main one waits its turn."""
+    assert ended([sys.executable, "-c", ELSEWHERE], env=environment({})).returncode == 0
