@@ -4,7 +4,6 @@ it, sent again."""
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +17,7 @@ from sqsdelay.spark.report.messages import KEY, OPEN, columns, gathered, judged
 from sqsdelay.spark.report.read import SPARK_ERRORS, read_ledger
 from sqsdelay.spark.report.write import DEFAULT_GRACE_SECONDS
 from sqsdelay.spark.session import hadoop_uri
-from sqsdelay.spark.sink.options import Columns, Options, checked_columns
+from sqsdelay.spark.sink.options import Options, checked_columns
 from sqsdelay.spark.sink.receipts import Receipts, job_folder
 from sqsdelay.spark.sink.send import message_id, save, spelled
 
@@ -27,10 +26,8 @@ _NAME: Final = "regexp_extract(endpoint, '([^/:]*)$', 1)"
 """The queue's name of a name, a URL or an ARN."""
 _NOTED: Final = columns(f"""
     {_NAME} AS endpoint; message_id; route; unix_millis(due_at) AS due_ms;
-    try_cast(regexp_extract(_metadata.file_path, '/replay=([0-9]+)/', 1) AS bigint) AS replay
-""")
-_RECEIPTS: Final = columns(f"""
-    *; coalesce(replay, start_ms) AS at_ms; route = 'direct' AS is_direct;
+    try_cast(regexp_extract(_metadata.file_path, '/replay=([0-9]+)/', 1) AS bigint) AS replay;
+    coalesce(replay, start_ms) AS at_ms; route = 'direct' AS is_direct;
     -- Of a direct message: all that was left of its delay.
     IF(is_direct, CAST(least(greatest(ceil((due_ms - at_ms) / 1000), 0), {MAX_MESSAGE_TIMER_SECONDS})
       AS bigint), NULL) AS timer_seconds;
@@ -53,8 +50,7 @@ _RECORDED: Final = columns("""
 def receipts(spark: SparkSession, options: Options, start_ms: int) -> DataFrame:
     """A row for each message that the job noted as sent: as `gathered` would make it of events. For when it
     was sent stands the job's first instant, or the replay's. Raises ConfigurationError."""
-    assert options.receipts is not None, "a job that has an instant has receipts"
-    folder = job_folder(options.receipts, str(options.job))
+    folder = job_folder(str(options.receipts), str(options.job))
     reader = spark.read.schema(_RECEIPT).option("recursiveFileLookup", True)
     # A file that was cut off when the job was killed counts as none, as for the sink.
     reader = reader.option("pathGlobFilter", "part-*.parquet").option("ignoreCorruptFiles", True)
@@ -62,8 +58,8 @@ def receipts(spark: SparkSession, options: Options, start_ms: int) -> DataFrame:
         found = reader.parquet(hadoop_uri(spark, folder, "receipts"))
     except SPARK_ERRORS as error:
         raise ConfigurationError(f"receipts {folder} cannot be read: {error}") from error
-    noted = found.selectExpr(*_NOTED, f"{start_ms}L AS start_ms")
-    return noted.selectExpr(*_RECEIPTS).groupBy(*KEY).agg(*map(F.expr, _AS_GATHERED))
+    noted = found.selectExpr(f"{start_ms}L AS start_ms", *_NOTED)
+    return noted.groupBy(*KEY).agg(*map(F.expr, _AS_GATHERED))
 
 
 REPLAYABLE: Final = (*OPEN, "not-sent")
@@ -97,7 +93,7 @@ def reconcile(
         ConfigurationError: no such ledger, no events in it, or no receipts of this job.
     """
     check_range(0, grace_seconds=grace_seconds)
-    job = JobTable.of(rows, options)
+    job = JobTable(rows, options)
     events = read_ledger(rows.sparkSession, ledger, ledger_format=ledger_format).events
     if as_of_ms is not None:
         events = events.where(F.col("at_ms") <= as_of_ms)
@@ -129,38 +125,30 @@ def reconcile(
     return became.selectExpr(*KEY, _STATUS.format(unseen=unseen), *_SHOWN)
 
 
-@dataclass(frozen=True, kw_only=True)
 class JobTable:
     """A job's table, and the options it was sent with; ``start_ms`` is the instant of its first run, None
-    without receipts."""
+    without receipts. Raises ConfigurationError."""
 
-    rows: DataFrame
-    columns: Columns
-    options: Options
-    start_ms: int | None
-
-    @classmethod
-    def of(cls, rows: DataFrame, given: dict[str, Any]) -> JobTable:
-        """Check that it is one. Raises ConfigurationError."""
+    def __init__(self, rows: DataFrame, given: dict[str, Any]) -> None:
         if rows.isStreaming:
             raise ConfigurationError("reconcile() takes a table, and this is a stream")
         # A rate is the whole job's: the send finds out how many tasks share it.
         options = Options.parse({"tasks": 1} | given)
-        columns = checked_columns(rows.schema, options)
-        start_ms = None
+        self.rows, self.options = rows, options
+        self.start_ms: int | None = None
+        self.columns = checked_columns(rows.schema, options)
         if options.receipts is not None:
-            start_ms = Receipts(options.receipts, str(options.job)).kept_start_ms()
-            if start_ms is None:
+            self.start_ms = Receipts(options.receipts, str(options.job)).kept_start_ms()
+            if self.start_ms is None:
                 raise ConfigurationError(
                     f"job {options.job!r} has no receipts in {options.receipts}; name the job and the "
                     "folder as they were when it was sent"
                 )
-        elif columns.has("delay_seconds"):
+        elif self.columns.has("delay_seconds"):
             raise ConfigurationError(
                 "delay_seconds count from the job's first run, which only its receipts record: "
                 "give option('receipts', …), or a table with due_at"
             )
-        return cls(rows=rows, columns=columns, options=options, start_ms=start_ms)
 
     def identified(self) -> DataFrame:
         """The rows, each with its message's ``_endpoint`` (its name) and ``_id``, as the sink gives them."""
@@ -244,7 +232,7 @@ def replay(
         raise InvalidSetting(
             f"is not replayed; use some of {', '.join(REPLAYABLE)}", include=unknown[0]
         )
-    job = JobTable.of(rows, options)
+    job = JobTable(rows, options)
     if job.options.past_due != "send":
         raise InvalidSetting(
             "cannot be kept by a replay: what was lost is past due, and is sent at once; leave it out",
@@ -264,7 +252,7 @@ def replay(
     try:
         number = chosen.count()
         again = job.identified().join(chosen, ["_endpoint", "_id"], "left_semi")
-        noted = {"replay": SystemClock().now_ms(), "ledger": record}
+        noted: dict[str, Any] = {"replay": SystemClock().now_ms(), "ledger": record}
         return {"chosen": number} | save(again.select(*rows.columns), **noted | options)
     finally:
         chosen.unpersist()

@@ -13,8 +13,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -138,6 +140,8 @@ _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 _LOCAL: Final = re.compile(r"file:(?://)?(?=/(?!/))", re.IGNORECASE)
 _S3: Final = re.compile(r"s3[an]?(?=://)", re.IGNORECASE)
 """Hadoop's names for S3, and EMR's and pyarrow's own."""
+ANSWER_SECONDS: Final = 30
+"""For a file system's first answer. Hadoop asks a host that is silent for minutes, or for ever."""
 
 
 def absolute(path: str) -> str:
@@ -194,35 +198,48 @@ def opened(path: str, option: str, *, make: bool = False) -> tuple[fs.FileSystem
 
 
 def hadoop_uri(spark: SparkSession, path: str, option: str) -> str:
-    """A path or URI for Spark's own readers and writers. A plain path becomes a ``file:`` URI: whatever the
-    cluster's default file system is, it means this machine's disk, as it does for every other command.
-    ``s3:`` becomes ``s3a:`` where Spark knows only that. Raises ConfigurationError."""
+    """A path or URI for Spark's own readers and writers, which answers. A plain path becomes a ``file:`` URI:
+    whatever the cluster's default file system is, it means this machine's disk, as it does for every other
+    command. ``s3:`` becomes ``s3a:`` where Spark knows only that. Raises ConfigurationError."""
     given = absolute(path)
     scheme = _URI.match(given)
     if scheme is None:
         return f"file://{given}"
-    context = getattr(spark, "_jsc", None)
-    if context is None:  # Spark Connect: the server will say.
+    java: Any = spark
+    if getattr(java, "_jsc", None) is None:  # Spark Connect: the server will say.
         return given
     from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
 
-    jvm = spark._jvm
-    assert jvm is not None, "a session with a Java context has its virtual machine"
+    settings, name, answer = java._jsc.hadoopConfiguration(), given, Future[None]()
     # EMR and Glue know S3 by its own name, a plain Spark by the name of Hadoop's connector.
-    names = [given, _S3.sub("s3a", given)] if scheme[1].lower() == "s3" else [given]
-    told = ""
-    for name in names:
+    if scheme[1].lower() == "s3" and settings.get("fs.s3.impl") is None:
+        name = _S3.sub("s3a", given)
+
+    def ask() -> None:
         try:
-            jvm.org.apache.hadoop.fs.Path(name).getFileSystem(context.hadoopConfiguration())
-        except Py4JJavaError as error:
-            told = told or str(error.java_exception).splitlines()[0]
-        else:
-            return name
-    raise ConfigurationError(
-        f"{option}={path!r} cannot be used: {told}. Spark has no file system for {scheme[1]}: "
-        f"here; name its package, e.g. spark.jars.packages=org.apache.hadoop:hadoop-aws:… "
-        "for s3a://, or give another folder"
-    )
+            place = java._jvm.org.apache.hadoop.fs.Path(name)
+            files = place.getFileSystem(settings)
+            with suppress(Py4JJavaError, PySparkException):  # Who needs what fails will say so.
+                files.exists(place)
+            answer.set_result(None)
+        except Exception as error:
+            answer.set_exception(error)
+
+    Thread(target=ask, daemon=True).start()
+    try:
+        answer.result(ANSWER_SECONDS)
+    except TimeoutError:
+        raise ConfigurationError(
+            f"{option}={path!r} does not answer within {ANSWER_SECONDS} s; check its host's name and port"
+        ) from None
+    except Py4JJavaError as error:
+        raise ConfigurationError(
+            f"{option}={path!r} cannot be used: {str(error.java_exception).splitlines()[0]}. Spark has no "
+            f"file system for {scheme[1]}: here; name its package, e.g. "
+            "spark.jars.packages=org.apache.hadoop:hadoop-aws:… for s3a://, or give another folder"
+        ) from error
+    return name
 
 
 _OURS: Final = re.compile(r"^sqsdelay\.errors\.(\w+): (.+)$", re.MULTILINE)

@@ -57,10 +57,8 @@ def _chart(
     for tick in _ticks(low, high, linear):
         parts.append(_RULE.format(_LEFT, up(tick), width - _RIGHT))
         parts.append(_TEXT.format(_LEFT - 6, up(tick) + 4, "end", f"{tick:,.10g}"))
-    for place in range(0, len(labels), math.ceil(len(labels) / (width // 100))):
-        parts.append(
-            _TEXT.format(_LEFT + (place + 0.5) * each, _BOTTOM + 20, "middle", labels[place])
-        )
+    for n in range(0, len(labels), math.ceil(len(labels) / (width // 100))):
+        parts.append(_TEXT.format(_LEFT + (n + 0.5) * each, _BOTTOM + 20, "middle", labels[n]))
     at = _LEFT + 9.0 * len(unit)
     for named, colour, _ in series if len(series) > 1 else ():
         parts += [_DOT.format(at, 12, 4, colour), _TEXT.format(at + 9, 16, "start", named)]

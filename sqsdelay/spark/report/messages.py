@@ -30,8 +30,8 @@ SHARES: Final = 1000 * math.lcm(*range(1, MAX_BATCH_ENTRIES + 1))
 CLOCK_TOLERANCE_MS: Final = 1000
 """Of a lateness worked out from two events: a sender knows the broker's clock by HTTP's ``Date``, which
 has whole seconds. A lateness told by an event itself is exact."""
-NEAR_ROWS: Final = 9
-"""Of an id's events, that may happen between a cancel and when it takes effect, at the next hop."""
+_SAME_MS: Final = DEDUPLICATION_INTERVAL_SECONDS * 1000
+"""Due times so close may be one copy's: SQS takes no second one so soon, but answers as for the first."""
 
 
 def columns(sql: str) -> list[str]:
@@ -40,17 +40,15 @@ def columns(sql: str) -> list[str]:
 
 
 _READ: Final = columns(f"""
-    xxhash64(endpoint, message_id) AS hash; *;
-    -- A copy that tells no due time was sent straight to its queue: it stands after its sending, whatever
-    -- the receiver's clock says.
-    coalesce(IF(event = 'received' AND due_ms IS NULL, enqueued_ms + {CLOCK_TOLERANCE_MS}, NULL), at_ms)
-      AS instant;
+    xxhash64(endpoint, message_id) AS hash; *; event = 'sent' AS sent; event = 'received' AS received;
+    -- A copy stands after its sending, whatever the receiver's clock says: after its due time, or, if it was
+    -- sent straight to its queue and tells none, after that took it.
+    coalesce(IF(received AND due_ms IS NULL, enqueued_ms + {CLOCK_TOLERANCE_MS}, NULL),
+      IF(received AND late_ms IS NULL, greatest(at_ms, due_ms + {CLOCK_TOLERANCE_MS}), at_ms)) AS instant;
     -- Of events at the same millisecond.
     array_position(array('sent', 'rescheduled', 'hop', 'forwarded', 'parked', 'released', 'handed-over',
       'rejected', 'cancelled', 'received'), event) AS rank;
-    event = 'sent' AS sent;
-    event = 'received' AS received;
-    event = 'sent' AND route = 'direct' AS sent_directly;
+    sent AND route = 'direct' AS sent_directly;
     endpoint LIKE '%.fifo' AS fifo;
     -- Whether it is in its destination queue then, once a message timer has ended. What a store releases
     -- for a FIFO endpoint is in the due queue, and handed over from there.
@@ -61,14 +59,16 @@ _BEFORE: Final = {
     "struct(NOT sent AS done, received, due_ms), NULL)",
     "arrived": "CASE WHEN handed_over OR sent_directly THEN true WHEN sent THEN false END",
     "arrived_due_ms": "IF(handed_over, due_ms, NULL)",
-    "sent_due_ms": "IF(sent, due_ms, NULL)",
-    "sent_before": "IF(sent, true, NULL)",
+    "sent_before": "IF(sent, struct(due_ms, sqs_message_id), NULL)",
     "stated_ms": "due_ms",
+    "planned_ms": "IF(sent OR event = 'rescheduled', due_ms, NULL)",
+    "known_size": "size",
 }
-"""What a send is compared with: the last of these that is known of the events before it."""
+"""What an event is compared with: the last of these that is known of the events before it. A size is known
+where something was sent, and needed wherever a request carried it."""
 
 _BEGINS: Final = columns(f"""
-    *; coalesce(due_ms != sent_due_ms, false) AS other_due;
+    *; coalesce(due_ms != sent_before.due_ms, false) AS other_due;
     -- A receiver's clock that is behind tells the arrival before the send.
     ended.received AND coalesce(ended.due_ms = due_ms, true)
       AND (sent_before IS NULL OR other_due AND ended.due_ms IS NOT NULL) AS of_this;
@@ -76,10 +76,13 @@ _BEGINS: Final = columns(f"""
     -- message, one with the same is a replay. A replay that was on its way does not hide that the first
     -- copy has arrived.
     sent AND coalesce(ended.done AND NOT of_this
-      OR (arrived OR arrived_due_ms = sent_due_ms) AND other_due
+      OR (arrived OR arrived_due_ms = sent_before.due_ms) AND other_due
       -- A cancel takes effect later: the id may have been sent anew by then, and not only again.
-      OR abs(due_ms - sent_due_ms) > {DEDUPLICATION_INTERVAL_SECONDS * 1000}
-        AND abs(next_cancelled_ms - stated_ms) < abs(next_cancelled_ms - due_ms), false) AS begins
+      OR (abs(due_ms - sent_before.due_ms) > {_SAME_MS} OR sqs_message_id != sent_before.sqs_message_id)
+        AND exists(dropped, each -> each.at >= instant
+          AND abs(each.due_ms - planned_ms) < least(abs(each.due_ms - due_ms), {_SAME_MS})), false) AS begins;
+    -- Not kept where nothing asks for it: an id may be used any number of times.
+    IF((begins OR sent AND sent_before IS NULL) AND size(dropped) > 0, due_ms, NULL) AS begun_ms
 """)
 _REQUESTS: Final = columns(f"""
     -- Which requests an event stands for, as the cost model counts them: a batch's request is shared by its
@@ -107,13 +110,15 @@ _REQUESTS: Final = columns(f"""
     IF(sends AND NOT sends_to_fifo, sending, 0L) + IF(leaves_due_queue, taking, 0L) AS standard_shares;
     CASE WHEN settled THEN deleting WHEN event = 'released' THEN releasing ELSE 0L END AS invocation_shares
 """)
-_TOLD: Final = columns("""
+_TOLD: Final = columns(f"""
     -- A copy of the life before may still be on its way.
     *; NOT sent AND event != 'rescheduled' AND due_ms = dues.before AND due_ms != dues.own AS earlier;
-    -- The life that a cancel ends; the due time that its sender knew may be an estimate.
-    transform(begun_dues, each -> abs(each - due_ms)) AS apart;
-    IF(event = 'cancelled' AND due_ms != stated_ms, array_position(apart, array_min(apart)), NULL) AS nth;
-    begun + 1 - coalesce(size(apart) - nth, IF(earlier, 1, 0)) AS life;
+    -- Of what was sent anew before a cancel took effect, the life with the nearest due time: the one that its
+    -- sender knew may be an estimate.
+    transform(reverse(begun_dues), each -> abs(each - due_ms)) AS apart; array_min(apart) AS nearest;
+    IF(sent OR event = 'rescheduled' OR nearest > {_SAME_MS} OR abs(due_ms - planned_ms) <= nearest, NULL,
+      array_position(apart, nearest) - 1) AS ago;
+    begun + 1 - coalesce(ago, IF(earlier, 1, 0)) AS life;
     at_ms + coalesce(timer_seconds, 0) * 1000 AS timer_ends_ms;
     -- A release whose message timer is not told has one that ends when the message is due.
     IF(event = 'released' AND timer_seconds IS NULL, greatest(timer_ends_ms, due_ms), timer_ends_ms)
@@ -157,19 +162,16 @@ def gathered(events: DataFrame) -> DataFrame:
     marked = events.repartition(*KEY).selectExpr(*_READ).selectExpr(
         "*",
         f"lag(struct({others})) OVER ({sort}) <=> struct({others}) AS again",
-        # Known where it was sent, and needed wherever a request carried it.
-        f"max(size) {rows} UNBOUNDED FOLLOWING) AS known_size",
         *[f"last({value}, true) {rows} 1 PRECEDING) AS {name}" for name, value in _BEFORE.items()],
-        f"first(IF(event = 'cancelled', due_ms, NULL), true) OVER ({sort} ROWS BETWEEN 1 FOLLOWING "
-        f"AND {NEAR_ROWS} FOLLOWING) AS next_cancelled_ms",
+        "collect_list(IF(event = 'cancelled' AND due_ms IS NOT NULL, struct(instant AS at, due_ms), NULL)) "
+        f"{rows} UNBOUNDED FOLLOWING) AS dropped",
     )  # fmt: skip
     sized = marked.where("NOT again").withColumn("size", F.expr("coalesce(size, known_size)"))
     lived = sized.selectExpr(*_BEGINS).selectExpr(
         "*",
         # How many lives have begun, and of the last its due time and the one that was stated before it.
         f"count_if(begins) {rows} CURRENT ROW) AS begun",
-        "collect_list(IF(begins OR sent AND sent_before IS NULL, due_ms, NULL)) "
-        f"OVER ({sort} ROWS {NEAR_ROWS} PRECEDING) AS begun_dues",
+        f"collect_list(begun_ms) {rows} CURRENT ROW) AS begun_dues",
         "last(IF(begins, struct(due_ms AS own, stated_ms AS before), NULL), true) "
         f"{rows} CURRENT ROW) AS dues",
     )
@@ -192,8 +194,8 @@ _TIMES: Final = columns(f"""
     coalesce(direct_ms + timer_ms, direct.at_ms + coalesce(direct.timer_seconds, 0) * 1000) AS direct_arrival;
     coalesce(handed.arrival, direct_arrival) AS at_destination_ms;
     coalesce(stated.due_ms, promised_ms) AS due_ms;
-    coalesce(direct_ms, sent.at_ms) AS asked_ms;
-    IF(due_ms IS NULL, NULL, greatest(due_ms, asked_ms, rescheduled_ms)) AS late_from_ms;
+    IF(due_ms IS NULL, NULL, greatest(due_ms, coalesce(direct_ms, sent.at_ms), rescheduled_ms))
+      AS late_from_ms;
     -- As a receiver tells it that leaves out the wait in the destination queue.
     IF(got.enqueued_ms IS NULL, NULL, got.late_ms) AS receivers_ms;
     coalesce(handed.late_ms, {_since_due("handed.arrival")}) AS handed_since_due;
@@ -201,8 +203,10 @@ _TIMES: Final = columns(f"""
     {_since_due("got.at_ms")} AS received_since_due;
     coalesce(handed_since_due, shown_since_due) AS seen_since_due;
     -- By the broker's clock: what is worked out from a receiver's may be seconds off. Nothing is later than
-    -- its reception.
-    coalesce(least(handed.late_ms, receivers_ms), least(seen_since_due, received_since_due)) AS since_due
+    -- its reception, nor early by a receiver's clock where its sending there tells otherwise.
+    IF(received_since_due < 0 AND got.late_ms IS NULL AND seen_since_due IS NOT NULL, 0L, received_since_due)
+      AS latest_since_due;
+    coalesce(least(handed.late_ms, receivers_ms), least(seen_since_due, latest_since_due)) AS since_due
 """)
 
 

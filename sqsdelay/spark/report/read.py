@@ -74,7 +74,15 @@ def read_ledger(
     if not isinstance(ledger, str):
         return _of_rows(ledger)
     if ledger_format is not None:
-        return _of_rows(_loaded(spark, ledger, ledger_format))
+        # A table of Iceberg's has a name where others have a path.
+        place = ledger if _TABLE.fullmatch(ledger) else hadoop_uri(spark, ledger, "ledger")
+        try:
+            loaded = spark.read.format(ledger_format).load(place)
+            _ = loaded.columns  # Over Spark Connect nothing is looked at before it is needed.
+        except SPARK_ERRORS as error:
+            told = f"ledger {ledger} cannot be read as {ledger_format}: {cause(error)}"
+            raise ConfigurationError(told) from error
+        return _of_rows(loaded)
     is_table = False
     if _TABLE.fullmatch(ledger) and not Path(ledger).exists():
         with suppress(AnalysisException):
@@ -84,7 +92,7 @@ def read_ledger(
     try:
         reader = spark.read.option("recursiveFileLookup", "true")
         text = reader.text(hadoop_uri(spark, ledger, "ledger")).where("trim(value) != ''")
-        _ = text.columns  # Over Spark Connect nothing is looked at before it is needed.
+        _ = text.columns
     except AnalysisException as error:
         raise InvalidSetting(
             f"ledger {ledger}: there is no such file, folder or match of a glob; "
@@ -97,30 +105,15 @@ def read_ledger(
 
 def _reading(parsed: DataFrame, with_lines: DataFrame) -> Reading:
     counts = Observation("lines")
-    events = _counted(parsed, counts).where("good").select(*_FIELDS)
+    sums = F.expr("count(1) AS lines"), F.expr("count_if(good) AS events")
+    events = parsed.observe(counts, *sums).where("good").select(*_FIELDS)
     # Counted in vain: or Spark would ask for what is bad below all this, by one condition in which each
     # field stands for the whole of how it is read, and run out of memory.
-    bad = _counted(with_lines, Observation("lines")).where("NOT good")
+    bad = with_lines.observe(Observation("lines"), *sums).where("NOT good")
     # Not an Arrow function: those ask for pandas.
     reason = F.udf(reason_of, useArrow=False)("line").alias("reason")
     aside = bad.select("file", F.substring("line", 1, _MAX_KEPT_CHARS).alias("line"), reason)
     return Reading(events=events, aside=aside, counts=counts)
-
-
-def _counted(parsed: DataFrame, counts: Observation) -> DataFrame:
-    return parsed.observe(counts, F.expr("count(1) AS lines"), F.expr("count_if(good) AS events"))
-
-
-def _loaded(spark: SparkSession, ledger: str, ledger_format: str) -> DataFrame:
-    # A table of Iceberg's has a name where others have a path.
-    place = ledger if _TABLE.fullmatch(ledger) else hadoop_uri(spark, ledger, "ledger")
-    try:
-        loaded = spark.read.format(ledger_format).load(place)
-        _ = loaded.columns
-        return loaded
-    except SPARK_ERRORS as error:
-        told = f"ledger {ledger} cannot be read as {ledger_format}: {cause(error)}"
-        raise ConfigurationError(told) from error
 
 
 def _of_rows(rows: DataFrame) -> Reading:
@@ -183,9 +176,6 @@ def reason_of(line: str) -> str:
     return "a number is out of range, or the line is JSON that not every reader takes"
 
 
-DAY: Final = "day"
-
-
 def write_events(spark: SparkSession, ledger: str | DataFrame, folder: str) -> tuple[int, int]:
     """Append a ledger's events to a Parquet table, partitioned by the day (UTC) they happened. A report
     counts an event once that was appended twice. Lines that are not events are left out. ``folder`` is a path
@@ -195,8 +185,8 @@ def write_events(spark: SparkSession, ledger: str | DataFrame, folder: str) -> t
     day = F.date_from_unix_date(F.floor(F.col("at_ms") / 86_400_000).cast("int"))
     try:
         # A day in one file, and a large day in some: adaptive execution splits it.
-        dated = reading.events.withColumn(DAY, day).hint("rebalance", DAY)
-        dated.write.mode("append").partitionBy(DAY).parquet(hadoop_uri(spark, folder, "--out"))
+        dated = reading.events.withColumn("day", day).hint("rebalance", "day")
+        dated.write.mode("append").partitionBy("day").parquet(hadoop_uri(spark, folder, "--out"))
     except SPARK_ERRORS as error:
         raise ConfigurationError(f"the events table {folder} failed: {cause(error)}") from error
     return int(reading.counts.get["events"]), reading.bad

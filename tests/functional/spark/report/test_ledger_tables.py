@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from sqsdelay.cli import app
 from sqsdelay.cost import shipped_prices
 from sqsdelay.errors import ConfigurationError
+from sqsdelay.spark import session
 from sqsdelay.spark.report.messages import gathered, judged
 from sqsdelay.spark.report.read import read_ledger
 from sqsdelay.spark.report.write import write_report
@@ -121,8 +123,11 @@ def test_rows_are_events_or_set_aside(spark: SparkSession) -> None:
         read_ledger(spark, spark.range(1))
 
 
-def test_a_place_that_cannot_be_is_one_line(spark: SparkSession, lake: str, tmp_path: Path) -> None:
-    """An unknown file system; a folder of something else on another; a format that Spark lacks."""
+def test_a_place_that_cannot_be_is_one_line(
+    spark: SparkSession, lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unknown file system; a folder of something else on another; a format that Spark lacks; a host that
+    takes connections and never answers."""
     prices = shipped_prices()
     with pytest.raises(ConfigurationError, match="no file system for nowhere:"):
         write_report(spark, "x", "nowhere://bucket/report", prices=prices)
@@ -135,3 +140,11 @@ def test_a_place_that_cannot_be_is_one_line(spark: SparkSession, lake: str, tmp_
     assert (tmp_path / "lake/mine/thesis.txt").exists()
     with pytest.raises(ConfigurationError, match=r"cannot be read as delta: [^\n]+$"):
         read_ledger(spark, str(tmp_path), ledger_format="delta")
+    monkeypatch.setattr(session, "ANSWER_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"hdfs://127.0.0.1:{silent.getsockname()[1]}/x"
+        for ledger, out in ((place, str(tmp_path / "out")), ("x", place)):
+            with pytest.raises(
+                ConfigurationError, match=r"^[^\n]+ not answer within 0.1 s; .*port$"
+            ):
+                write_report(spark, ledger, out, prices=prices)

@@ -56,10 +56,15 @@ def test_a_life_begins_with_a_send_after_the_last_has_ended(
     lost = told.sent("replayed")
     again = replace(told.sent("replayed", after=9000, route=Route.DIRECT), due_ms=lost.due_ms)
     slow = told.sent("slow")
-    clock = told.sent("clock")
-    dropped, instead = told.sent("dropped"), told.sent("dropped", after=200, delay=9000)
-    exact = replace(dropped, due_ms=told.T0 + 1_900_400)  # The sender's is an estimate.
+    clock, soon_after = told.sent("clock"), told.sent("clock", after=8000, delay=1)
+    delays = (90_000, 120_000)  # Neither first sent, first due, nor the other way round.
+    dropped = [told.sent("dropped", after=310 * n, delay=delays[n % 2]) for n in range(14)]
+    # The sender's due time is an estimate.
+    exact = [replace(each, due_ms=(each.due_ms or 0) + 400) for each in dropped]
     twice = told.sent("twice")
+    wrong = told.sent("wrong", sqs_message_id="1")
+    far, near = told.sent("near", delay=90_000), told.sent("near", after=2000, route=Route.STORE)
+    moved = replace(near, due_ms=(far.due_ms or 0) + 60_000)
     back, back_again = told.sent("back"), told.sent("back", after=4000, delay=2_500_000)
     soon = replace(back_again, due_ms=told.T0 + 400_000_000)
     events = [
@@ -71,15 +76,21 @@ def test_a_life_begins_with_a_send_after_the_last_has_ended(
         # Its first copy is handed over, and the next month's sent, before the first is received.
         slow, told.handed_over(slow), told.sent("slow", after=1850, delay=90_000), told.received(slow),
         clock, told.handed_over(clock, late_ms=40), by_its_own_clock(clock),
+        soon_after, told.handed_over(soon_after, after=1), by_its_own_clock(soon_after),
         # The id is used again, and again, before the delay consumer meets what was cancelled.
-        dropped, instead, told.sent("dropped", after=400, delay=12_000), told.hop(instead),
-        told.consumed(exact, EventKind.CANCELLED, after=900),
-        told.consumed(instead, EventKind.CANCELLED, after=900),
+        *dropped, *[told.hop(each) for each in exact],
+        *[told.consumed(each, EventKind.CANCELLED, after=4500) for each in exact[:-1]],
         back, back_again, told.handed_over(back), told.received(back),
         told.by_sender(back_again, EventKind.RESCHEDULED, after=5, due_ms=soon.due_ms),
         told.consumed(soon, EventKind.CANCELLED, after=900),
-        # An idempotent send that is repeated is one message.
+        # Moved to when another was due that is cancelled.
+        far, told.consumed(far, EventKind.CANCELLED, after=900), near,
+        told.by_sender(near, EventKind.RESCHEDULED, after=5, due_ms=moved.due_ms),
+        told.consumed(moved, EventKind.REJECTED, after=900, reason="no queue"),
+        # An idempotent send that is repeated is one message, what SQS takes anew is another.
         twice, told.sent("twice", after=60), told.consumed(twice, EventKind.CANCELLED, after=900),
+        wrong, told.sent("wrong", after=10, sqs_message_id="2"),
+        told.consumed(wrong, EventKind.CANCELLED, after=900),
     ]  # fmt: skip
     found = lives_of(spark, tmp_path, events)
     assert {name: [life[0] for life in lives] for name, lives in found.items()} == {
@@ -88,13 +99,18 @@ def test_a_life_begins_with_a_send_after_the_last_has_ended(
         "orders/refused": ["rejected", "delivered"],
         "orders/replayed": ["delivered"],
         "orders/slow": ["delivered", "lost"],
-        "orders/clock": ["delivered"],
-        "orders/dropped": ["cancelled", "cancelled", "lost"],
+        "orders/clock": ["delivered", "delivered"],
+        "orders/dropped": [*["cancelled"] * 13, "lost"],
         "orders/back": ["delivered", "cancelled"],
+        "orders/near": ["cancelled", "rejected"],
         "orders/twice": ["cancelled"],
+        "orders/wrong": ["cancelled", "lost"],
     }
     assert not any(early for lives in found.values() for _, _, early in lives)
-    assert [due for _, due, _ in found["orders/monthly"]] == [june.due_ms, july.due_ms]
+    for each in ([june, july], exact):
+        assert [due for _, due, _ in found[f"orders/{each[0].message_id}"]] == [
+            e.due_ms for e in each
+        ]
 
 
 class Histories:
@@ -179,8 +195,10 @@ class Histories:
         if self._random.random() < 0.3:
             return "lost", sent.due_ms, False, 0
         taken_ms = sent.at_ms + self._random.randrange(-900, 900)
-        seen = replace(told.received(sent), due_ms=None, late_ms=None, enqueued_ms=taken_ms)
-        self._tell(replace(seen, at_ms=taken_ms + 60_000))
+        seen = replace(told.received(sent), due_ms=None, late_ms=None)
+        by_broker = {"at_ms": taken_ms + 60_000, "enqueued_ms": taken_ms}
+        by_its_own = {"at_ms": taken_ms + 60_000 - BEHIND_MS, "enqueued_ms": None}
+        self._tell(replace(seen, **self._random.choice((by_broker, by_its_own))))
         return "delivered", sent.due_ms, False, at_s + 62
 
     def _tell(self, event: Event) -> None:

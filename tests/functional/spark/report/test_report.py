@@ -228,7 +228,7 @@ def test_the_page_shows_its_figures_and_plots(reported: Reported) -> None:
             assert plot.size["height"] > 100
             assert plot.accessible_name
             assert plot.find_elements(By.TAG_NAME, "path")
-        for width in (1300, 390):
+        for width in (1300, 1000, 390):
             browser.set_window_size(width, 900)
             wide = browser.execute_script(
                 "const most = document.documentElement.clientWidth;"
@@ -256,6 +256,13 @@ def test_the_page_shows_its_figures_and_plots(reported: Reported) -> None:
         ids = browser.execute_script("return [...document.querySelectorAll('[id]')].map(e => e.id)")
         assert len(ids) == len(set(ids))
         assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
+        # A table too wide for its place is scrolled in it, and clips nothing.
+        wide = browser.execute_script(
+            "document.querySelectorAll('#endpoints td').forEach(e => e.textContent = '12,345,678');"
+            "const section = document.querySelector('#endpoints').parentElement;"
+            "return [section, document.documentElement].map(e => e.scrollWidth > e.clientWidth)"
+        )
+        assert wide == [True, False]
 
 
 def moments(*told_ms: tuple[int, int | None, int | None]) -> str:
