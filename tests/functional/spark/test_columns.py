@@ -106,8 +106,6 @@ def test_a_key_is_text_or_a_whole_number(key: str) -> None:
         ({"endpoint": "o", "receipts": "", "job": "j"}, "receipts='' is empty; give a value, or"),
         ({"endpoint": "o", "summary": "/dev"}, "summary='/dev': "),
         ({"endpoint": "o", "summary": "/dev/null/x"}, "summary='/dev/null/x': "),
-        ({"endpoint": "o", "store": "s3://"}, "URL, of the kind s3:, is not valid; give"),
-        ({"endpoint": "o", "store": "s3://[x"}, "URL is not valid; give"),
         ({"endpoint": "o", "batch": "7"}, "batch=7; name the job .*: option job"),
         ({"endpoint": "o", "rate": "9"}, "rate=9 is the whole job's; give option tasks"),
         ({"endpoint": "o", "past_due": "x"}, "past_due='x'; use send or rej"),
