@@ -186,8 +186,7 @@ class CallPace:
         # One waits and the others queue up: a cut holds them up, too.
         with self._turns[self._queue()]:
             now = self._clock.monotonic()
-            pause = self.turn(now) - now
-            if pause > 0:
+            if (pause := self.turn(now) - now) > 0:
                 self._sleep(pause)
 
     def turn(self, now: float) -> float:
@@ -322,7 +321,6 @@ def sent_before(
             # No run of the job goes on meanwhile.
             before.original = Receipts(str(options.receipts), str(options.job)).load(*share)
         if job is not None:
-            stored = partial(job.stored, *share)
-            before.known, before.stored = insist(stored, options.retry_seconds)
+            before.known, before.stored = insist(partial(job.stored, *share), options.retry_seconds)
         _loaded[key] = before
     return _loaded[key]
