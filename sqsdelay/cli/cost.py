@@ -205,20 +205,11 @@ def cost_of_table(
         raise InvalidSetting(f"--out {folder} already exists; name a new folder")
 
     def run(spark: SparkSession) -> list[dict[str, Any]]:
-        from py4j.protocol import Py4JJavaError
-        from pyspark.errors import PySparkException
-
         from sqsdelay.spark.estimate import estimate
-        from sqsdelay.spark.session import failure
 
-        try:
-            found = estimate(_read(spark, workload), used, compared)
-            if folder is not None:
-                table = spark.createDataFrame(found, _SCHEMA)
-                table.coalesce(1).write.parquet(str(folder))
-        except (PySparkException, Py4JJavaError) as error:
-            why = failure(error)
-            raise type(why)(f"the cost of {workload} failed: {why}") from error
+        found = estimate(_read(spark, workload), used, compared)
+        if folder is not None:
+            spark.createDataFrame(found, _SCHEMA).coalesce(1).write.parquet(str(folder))
         return found
 
     found = on_spark(context, "the workload", run)

@@ -65,8 +65,10 @@ def schedule(
     ] = None,
     include: Annotated[
         list[str],
-        Option(help="With --replay: lost, pending, unknown or not-sent; may be repeated."),
-    ] = ["lost"],  # noqa: B006
+        Option(
+            help="With --replay: lost (also if left out), pending, unknown or not-sent; may be repeated."
+        ),
+    ] = [],  # noqa: B006
     ledger_format: spark_job.LedgerFormat = None,
     as_of: spark_job.AsOf = None,
     grace: spark_job.Grace = spark_job.GRACE_SECONDS,
@@ -98,7 +100,7 @@ def schedule(
     }
     chosen = {name: str(value) for name, value in given.items() if value is not None}
     of_replay = (include, ledger_format, as_of, grace)
-    if replay is None and of_replay != (["lost"], None, None, spark_job.GRACE_SECONDS):
+    if replay is None and of_replay != ([], None, None, spark_job.GRACE_SECONDS):
         raise typer.BadParameter(
             "--include, --ledger-format, --as-of and --grace are for --replay LEDGER; leave them out"
         )
@@ -108,6 +110,7 @@ def schedule(
         )
     if replay is not None and receipts is None:
         raise typer.BadParameter("--replay compares rows with the job's receipts: give --receipts")
+    include = include or ["lost"]
     started = time.monotonic()
 
     def run(rows: DataFrame) -> dict[str, Any]:
@@ -197,14 +200,13 @@ def reconcile(
     Compares the job's table with its receipts and the ledger. Lost messages do not change the exit code.
     """
     given = {"job": job, "endpoint": endpoint, "key": key, "receipts": receipts}
-    chosen = {name: value for name, value in given.items() if value is not None}
 
     def run(rows: DataFrame) -> list[dict[str, Any]]:
         from sqsdelay.spark.reconciliation import reconcile, totals
         from sqsdelay.spark.session import hadoop_uri
 
         found = reconcile(
-            rows, ledger, ledger_format=ledger_format, as_of_ms=as_of, grace_seconds=grace, **chosen
+            rows, ledger, ledger_format=ledger_format, as_of_ms=as_of, grace_seconds=grace, **given
         )
         if folder is None:
             return totals(found)
@@ -258,12 +260,10 @@ def report(
     """
     try:
         from sqsdelay.spark.report.write import write_report
-        from sqsdelay.spark.session import check_java
     except ImportError as error:
         raise MissingExtra(
             f"the report requires further packages ({error}): pip install 'sqsdelay[spark,report]'"
         ) from error
-    check_java()
     used = read_prices(prices)
 
     def run(spark: SparkSession) -> dict[str, Any]:

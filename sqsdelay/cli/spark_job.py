@@ -24,6 +24,11 @@ _JSON_LINES: Final = dict.fromkeys((".json", ".jsonl", ".ndjson"), "jsonl")
 _FORMATS: Final = {".parquet": "parquet", ".csv": "csv", **_JSON_LINES}
 EXIT_INTERRUPTED: Final = 130
 """Of a command that Ctrl-C ends, as shells have it: 128 and the signal's number."""
+_RESUMED: Final = ": run the same command again, and it sends the rest"
+_REPEATED: Final = (
+    ": run again, it sends all rows again, with the same message ids; with --receipts FOLDER it would "
+    "send the rest"
+)
 _POLL_SECONDS: Final = 0.2
 _PATIENCE_SECONDS: Final = 5.0
 """For tasks that were told to stop to note what they have sent; then Spark is told to end them."""
@@ -139,53 +144,52 @@ def _progress(spark: SparkSession, told: Status, *, sending: bool) -> Iterator[N
         watcher.join()
 
 
-_Interruptible = Callable[["SparkSession"], Any]
-
-
 @contextmanager
-def _ended_by_ctrl_c(sends: Mapping[str, Any] | None) -> Iterator[_Interruptible]:
+def _ended_by_ctrl_c(sends: Mapping[str, Any] | None) -> Iterator[Callable[[SparkSession], Any]]:
     """One line and an exit code; what is being sent ends where it is."""
     pressed = threading.Event()
+    running: list[SparkSession] = []
 
-    @contextmanager
-    def interruptible(spark: SparkSession) -> Iterator[None]:
-        """Spark has a handler of its own, which kills the tasks before they have noted anything."""
-        patience = threading.Timer(_PATIENCE_SECONDS, spark.sparkContext.cancelAllJobs)
-        patience.daemon = True
+    def cancel() -> None:
+        for spark in running:
+            spark.sparkContext.cancelAllJobs()
 
-        def stop(*_: object) -> None:
-            if pressed.is_set() or sends is None or "receipts" not in sends:
-                pressed.set()
-                spark.sparkContext.cancelAllJobs()
-                raise KeyboardInterrupt
-            pressed.set()
+    patience = threading.Timer(_PATIENCE_SECONDS, cancel)
+    patience.daemon = True
+
+    def stop(*_: object) -> None:
+        again = pressed.is_set()
+        pressed.set()
+        if running and not again and sends is not None and "receipts" in sends:
             patience.start()
             from sqsdelay.spark.sink.receipts import Receipts
 
             Receipts(str(sends["receipts"]), str(sends["job"])).stop()
+        elif running or again:  # A start that is broken off would leave Spark's Java behind.
+            cancel()
+            raise KeyboardInterrupt
 
-        before = signal.signal(signal.SIGINT, stop)
+    @contextmanager
+    def interruptible(spark: SparkSession) -> Iterator[None]:
+        """Spark has a handler of its own, which kills the tasks before they have noted anything."""
+        signal.signal(signal.SIGINT, stop)
         try:
+            if pressed.is_set():
+                raise KeyboardInterrupt
+            running.append(spark)
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            running.clear()
             patience.cancel()  # The job has ended: nothing is left to cancel, and soon no session.
 
+    before = signal.signal(signal.SIGINT, stop)
     try:
         yield interruptible
     except BaseException as error:
         if not pressed.is_set() and not isinstance(error, KeyboardInterrupt):
             raise
-        tell(f"stopped{_how_to_go_on(sends)}")
+        told = "" if sends is None else _RESUMED if "receipts" in sends else _REPEATED
+        tell(f"stopped{told}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
-
-
-def _how_to_go_on(sends: Mapping[str, Any] | None) -> str:
-    if sends is None:
-        return ""
-    if "receipts" in sends:
-        return ": run the same command again, and it sends the rest"
-    return (
-        ": run again, it sends all rows again, with the same message ids; with --receipts FOLDER it would "
-        "send the rest"
-    )
+    finally:
+        signal.signal(signal.SIGINT, before)

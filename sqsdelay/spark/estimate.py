@@ -12,7 +12,6 @@ from fractions import Fraction
 from math import inf
 from operator import mul
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -24,7 +23,7 @@ from sqsdelay.cost.strategies import RELAYED_ON_TIME, Way, rate, ways
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.run import Counts
-from sqsdelay.stores import s3_settings_of
+from sqsdelay.stores import s3_settings_of, split
 
 _MAX_SIZE: Final = limits.MAX_MESSAGE_BYTES - workload.DELAY_ATTRIBUTES_BYTES
 
@@ -201,8 +200,7 @@ def _compared(options: Options) -> tuple[list[Way], Way]:
     _, relayed, parked, _ = compared
     if options.store is None:
         return compared, relayed
-    parts = urlsplit(options.store)
-    if parts.scheme != "s3":
+    if split(options.store).scheme != "s3":
         return compared, parked
     ahead = max(options.park_after, options.hop_seconds)
     stored = replace(
@@ -210,6 +208,6 @@ def _compared(options: Options) -> tuple[list[Way], Way]:
         name=f"S3, parked by the sender after {ahead / 3600:g} h",
         parks_above_seconds=max(limits.DEFAULT_HOP_SECONDS, ahead),
         stored="stored-in-s3",
-        own_ids=s3_settings_of(parts).get("lookup", False),
+        own_ids=s3_settings_of(options.store).get("lookup", False),
     )
     return [*compared, stored], stored

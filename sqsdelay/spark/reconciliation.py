@@ -9,7 +9,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sqsdelay.core.delay import SystemClock
+from sqsdelay.core.delay import SystemClock, check_range
 from sqsdelay.core.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.spark.report import messages
@@ -92,6 +92,7 @@ def reconcile(
     Raises:
         ConfigurationError: no such ledger, no events in it, or no receipts of this job.
     """
+    check_range(0, grace_seconds=grace_seconds)
     job = JobTable(rows, options)
     events = read_ledger(rows.sparkSession, ledger, ledger_format=ledger_format).events
     if as_of_ms is not None:
@@ -132,7 +133,7 @@ class JobTable:
         if rows.isStreaming:
             raise ConfigurationError("reconcile() takes a table, and this is a stream")
         # A rate is the whole job's: the send finds out how many tasks share it.
-        options = Options.parse({n: str(value) for n, value in ({"tasks": 1} | given).items()})
+        options = Options.parse({"tasks": 1} | given)
         self.rows, self.options = rows, options
         self.start_ms: int | None = None
         self.columns = checked_columns(rows.schema, options)
@@ -251,8 +252,7 @@ def replay(
     try:
         number = chosen.count()
         again = job.identified().join(chosen, ["_endpoint", "_id"], "left_semi")
-        more: dict[str, Any] = {"replay": SystemClock().now_ms()}
-        more |= {} if record is None else {"ledger": record}
-        return {"chosen": number} | save(again.select(*rows.columns), **more | options)
+        noted: dict[str, Any] = {"replay": SystemClock().now_ms(), "ledger": record}
+        return {"chosen": number} | save(again.select(*rows.columns), **noted | options)
     finally:
         chosen.unpersist()

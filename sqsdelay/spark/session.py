@@ -177,13 +177,16 @@ def is_uri(path: str) -> bool:
     return _URI.match(absolute(path)) is not None
 
 
-def opened(path: str, option: str) -> tuple[fs.FileSystem, str]:
-    """pyarrow's file system of a path or URI, and the path in it. Raises ConfigurationError."""
+def opened(path: str, option: str, *, make: bool = False) -> tuple[fs.FileSystem, str]:
+    """pyarrow's file system of a path or URI, and the path in it; ``make``: a folder. Raises
+    ConfigurationError."""
     import pyarrow as pa
     from pyarrow import fs
 
     try:
         found, root = fs.FileSystem.from_uri(_S3.sub("s3", absolute(path)))
+        if make:
+            found.create_dir(root.rstrip("/"))
     except (pa.ArrowException, OSError) as error:
         # What it tried to load Hadoop from is of no use to anybody.
         told = " ".join(str(error).split()).partition(" dlopen(")[0]
@@ -265,5 +268,7 @@ def failure(error: Exception) -> SqsDelayError:
         found: type[SqsDelayError] = getattr(errors, kind, SqsDelayError)
         return found(reason) if found.__init__ is SqsDelayError.__init__ else SqsDelayError(reason)
     reason = (_PYTHONS.findall(text) or [cause(error)])[-1]
-    missing = reason.startswith("[PATH_NOT_FOUND]")
-    return InvalidSetting(reason) if missing else SqsDelayError(reason)
+    told, exists, _ = reason.partition(' Set mode as "overwrite"')
+    if exists or told.startswith("[PATH_NOT_FOUND]"):
+        return InvalidSetting(f"{told} Name a new folder." if exists else told)
+    return SqsDelayError(reason)

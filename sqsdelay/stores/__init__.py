@@ -93,11 +93,7 @@ def open_place(url: str, *, endpoint: str, create: bool = True) -> ParkingPlace:
         InvalidEndpoint
         StoreUnavailable: the SQLite file cannot be opened.
     """
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        # Without its cause, which may repeat the URL's password.
-        raise _not_understood("") from None
+    parts = split(url)
     if parts.scheme == "sqlite" and not parts.netloc and len(parts.path) > 1:
         from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 
@@ -145,11 +141,9 @@ def open_place(url: str, *, endpoint: str, create: bool = True) -> ParkingPlace:
             settings["table_class"] = settings.pop("class")
         return DynamoDbStore(parts.netloc, endpoint=endpoint, **settings)
     if parts.scheme == "s3":
-        from sqsdelay.stores.s3.layout import BUCKET
         from sqsdelay.stores.s3.s3_store import S3Store
 
-        if BUCKET.fullmatch(parts.netloc) and not parts.fragment:
-            return S3Store(parts.netloc, endpoint=endpoint, **s3_settings_of(parts))
+        return S3Store(endpoint=endpoint, **s3_settings_of(url))
     if parts.scheme == SCHEDULER:
         given = parse_qsl(parts.query, keep_blank_values=True)
         if parts.path or [name for name, _ in given] != ["role"]:
@@ -162,11 +156,25 @@ def open_place(url: str, *, endpoint: str, create: bool = True) -> ParkingPlace:
     raise _not_understood(parts.scheme)
 
 
-def s3_settings_of(parts: SplitResult) -> dict[str, Any]:
+def split(url: str) -> SplitResult:
+    """The parts of a store's URL. Raises ConfigurationError."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        # Without its cause, which may repeat the URL's password.
+        raise _not_understood("") from None
+
+
+def s3_settings_of(url: str) -> dict[str, Any]:
     """The arguments of `S3Store` that a URL gives. Raises ConfigurationError: one that is not known."""
+    from sqsdelay.stores.s3.layout import BUCKET
+
+    parts = split(url)
+    if not BUCKET.fullmatch(parts.netloc) or parts.fragment:
+        raise _not_understood(parts.scheme)
     takes = "an S3 store takes lookup=on or off, slots=SECONDS:SECONDS:…"
     settings = _settings(parts, takes, {"lookup": _SWITCH.get, "slots": _numbers})
-    return {"prefix": unquote(parts.path.strip("/")), **settings}
+    return {"bucket": parts.netloc, "prefix": unquote(parts.path.strip("/")), **settings}
 
 
 _SWITCH: Final = {"on": True, "off": False}

@@ -137,6 +137,22 @@ def test_settings_are_put_back_where_spark_refuses_another() -> None:
     assert conf.set.call_args_list[2] == call("a", conf.get.return_value)
 
 
+def test_ctrl_c_while_java_starts_ends_after_it() -> None:
+    """A start that is broken off leaves a Java that nobody ends, which writes a trace into the terminal."""
+    begun = []
+
+    def job() -> None:
+        with _ended_by_ctrl_c(None) as interruptible:
+            signal.raise_signal(signal.SIGINT)
+            begun.append("java")
+            with interruptible(Mock()):
+                begun.append("job")
+
+    with pytest.raises(typer.Exit):
+        job()
+    assert begun == ["java"]
+
+
 def test_no_timer_outlives_a_job_that_ctrl_c_ends(tmp_path: Path) -> None:
     """Spark's session ends next, and a timer that asked it to cancel would print a traceback."""
     before, started = {*threading.enumerate()}, set[threading.Thread]()

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from botocore.exceptions import ClientError
 
-from sqsdelay.errors import SchemaMismatch, StoreError, StoreUnavailable
+from sqsdelay.errors import InvalidSetting, SchemaMismatch, StoreError, StoreUnavailable
 from sqsdelay.spark.sink import stored_job
 from sqsdelay.spark.sink.job import Sink
 from sqsdelay.spark.sink.options import Columns, Options
@@ -443,3 +443,10 @@ def test_killed_at_any_step_of_a_commit(
     assert both(driver) in ([], SIX)
     ran(driver, batches)
     assert both(driver) == SIX
+
+
+@pytest.mark.parametrize("url", ["s3://", "s3://[x", "s3://UPPER/x", "s3://bucket/x#y"])
+def test_an_url_that_names_no_bucket_is_refused(url: str) -> None:
+    """Before S3 is asked for it, a minute long."""
+    with pytest.raises(InvalidSetting, match=r"the store's URL.* is not valid; give"):
+        _ = Options(store=url).stages

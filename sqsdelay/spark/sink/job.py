@@ -14,7 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.errors import InvalidSetting, NotAllSent
+from sqsdelay.errors import ConfigurationError, NotAllSent
 from sqsdelay.spark.session import file_name, opened
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.run import AttemptFiles, Counts, TaskReport, insist, planned_ms, run_of
@@ -49,9 +49,9 @@ class Sink:
 
         options = self.options
         if options.rejects is not None:
-            RejectsFolder(options.rejects).create()
+            opened(options.rejects, "rejects", make=True)
         if options.summary is not None:
-            opened(options.summary, "summary")
+            self._summarise([], Counts(), committed=False)
         run = run_of(options, planned_ms(options, sender_client(options)))
         if options.store is not None and not (options.plan or on_client):
             name = None if options.endpoint is None else Endpoint.parse(options.endpoint).name
@@ -158,9 +158,12 @@ class Sink:
             about = {"committed": committed, "tasks": len(reports), "tasks_failed": failed}
             text = json.dumps(about | told, ensure_ascii=False, indent=2)
             system, file = opened(self.options.summary, "summary")
-            system.create_dir(file.rpartition("/")[0])
-            with system.open_output_stream(file) as stream:
-                stream.write(text.encode() + b"\n")
+            try:
+                system.create_dir(file.rpartition("/")[0])
+                with system.open_output_stream(file) as stream:
+                    stream.write(text.encode() + b"\n")
+            except OSError as error:
+                raise ConfigurationError(f"option summary={file!r}: {error}") from error
         return told
 
 
@@ -175,13 +178,6 @@ def total(reports: Reports) -> Counts:
 
 class RejectsFolder(AttemptFiles):
     """Rows that cannot be sent, as Parquet files with the reason."""
-
-    def create(self) -> None:
-        """Make the folder; raises ConfigurationError if that cannot be done."""
-        try:
-            self.system.create_dir(self.root)
-        except OSError as error:
-            raise InvalidSetting(f"option rejects={self.root!r}: {error}") from error
 
     def open(self, attempt: Attempt, schema: pa.Schema) -> pq.ParquetWriter:
         """Begin an attempt's file; close it when the task is done."""

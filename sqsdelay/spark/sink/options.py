@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from pyspark.sql.types import StructType
 
@@ -72,23 +71,24 @@ class Options:
     @property
     def stages(self) -> bool:
         """Whether rows due far ahead are staged in an S3 store, rather than sent or stored one by one."""
-        parts = urlsplit(self.store or "")
-        if self.plan or parts.scheme != "s3":
+        if self.plan or self.store is None:
             return False
-        from sqsdelay.stores import s3_settings_of
+        from sqsdelay.stores import s3_settings_of, split
 
-        return not s3_settings_of(parts).get("lookup")
+        return split(self.store).scheme == "s3" and not s3_settings_of(self.store).get("lookup")
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> Options:
-        """The options as Spark hands them over: texts, names in any case. Raises ConfigurationError,
-        InvalidEndpoint."""
-        lowered = {name.lower(): value for name, value in given.items()}
+    def parse(cls, given: Mapping[str, Any]) -> Options:
+        """The options as Spark hands them over: texts, names in any case; None is not given. Raises
+        ConfigurationError, InvalidEndpoint."""
+        lowered = {name.lower(): str(value) for name, value in given.items() if value is not None}
         known = {field.name for field in fields(cls)} - {"checkpoint"}
         if unknown := sorted(set(lowered) - known - _SPARKS_OWN):
             raise InvalidSetting(
                 f"option {unknown[0]!r} is unknown; known are {', '.join(sorted(known))}"
             )
+        if empty := sorted(name for name, value in lowered.items() if not value):
+            raise InvalidSetting("is empty; give a value, or leave it out", **{empty[0]: ""})
         values: dict[str, Any] = {name: lowered[name] for name in known if name in lowered}
         for each in fields(cls):
             if each.name in values and "least" in each.metadata:
@@ -170,19 +170,18 @@ def checked_columns(schema: StructType, options: Options) -> Columns:
     """The columns of rows that can be sent. Raises ConfigurationError."""
     spelled = _spelled(schema.fieldNames(), options.key)
     names = [spelled.get(name, name) for name in schema.fieldNames()]
+    shown = ", ".join(name for name in names if name != "_corrupt_record") or "none"
     for name in names:
         if names.count(name) > 1:
             raise ConfigurationError(f"column {name!r} occurs twice; drop or rename one")
     key = options.key if options.key in names else None
     if key is None and options.key != DEFAULT_KEY:
-        raise InvalidSetting(
-            f"option key={options.key!r} names no column; there are {', '.join(names)}"
-        )
+        raise InvalidSetting(f"option key={options.key!r} names no column; there are {shown}")
     for name, each in zip(names, schema.fields, strict=True):
         _check_type(name, _COLLATION.sub("", each.dataType.simpleString()), key)
     if "body" not in names:
         raise ConfigurationError(
-            f"column 'body' is missing; there are {', '.join(names) or 'none'}: name the text to send so"
+            f"column 'body' is missing; there are {shown}: name the text to send so"
         )
     if ("delay_seconds" in names) == ("due_at" in names):
         found = "are both there" if "delay_seconds" in names else "are both missing"

@@ -178,7 +178,7 @@ def _checked(rows: DataFrame, unique: bool, given: Mapping[str, Any]) -> tuple[D
     context = getattr(rows.sparkSession, "_sc", None)
     # On Spark Connect it cannot be known how many tasks run at a time.
     tasks = {} if context is None else {"tasks": int(context.defaultParallelism)}
-    options = Options.parse({name: str(value) for name, value in (tasks | dict(given)).items()})
+    options = Options.parse(tasks | dict(given))
     columns = checked_columns(rows.schema, options)
     if unique:
         check_unique(rows, columns)
@@ -201,6 +201,6 @@ def save(rows: DataFrame, *, unique: bool = False, **options: Any) -> dict[str, 
         # Spark commits in a process of its own, on this machine.
         summary = Path(folder) / "summary.json"
         options |= {"tasks": sink.options.tasks, "parts": sink.options.parts}
-        texts = {name: str(value) for name, value in options.items()}
+        texts = {name: str(value) for name, value in options.items() if value is not None}
         rows.write.format("sqsdelay").options(**texts, summary=str(summary)).mode("append").save()
         return dict(json.loads(summary.read_text()))

@@ -22,7 +22,6 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from math import gcd
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from sqsdelay.core.readable import one_line
 from sqsdelay.errors import StoreError, StoreUnavailable
@@ -44,13 +43,13 @@ _OTHERS: Final = ".others.marks"
 
 def bucket_of(url: str) -> ObjectBucket:
     """The bucket of an S3 store's URL."""
-    return ObjectBucket(urlsplit(url).netloc, None, None)
+    return ObjectBucket(s3_settings_of(url)["bucket"], None, None)
 
 
 @lru_cache(maxsize=64)
 def _opened(bucket: ObjectBucket, url: str, endpoint: str) -> Wheel:
     """An endpoint's wheel, for all runs. Raises StoreMissing, StoreUnavailable, SchemaMismatch."""
-    settings = s3_settings_of(urlsplit(url))
+    settings = s3_settings_of(url)
     hierarchy = Hierarchy(settings.get("slots", DEFAULT_SLOTS))
     wheel = Wheel(bucket, endpoint, prefix=settings["prefix"], hierarchy=hierarchy)
     wheel.check_version()
@@ -63,7 +62,7 @@ class Job:
     def __init__(self, url: str, run: Run, bucket: ObjectBucket | None = None) -> None:
         self.run = run
         self._bucket = bucket = bucket or bucket_of(url)
-        self._batches = Batches(bucket, s3_settings_of(urlsplit(url))["prefix"])
+        self._batches = Batches(bucket, s3_settings_of(url)["prefix"])
         self._folder = self._batches.folder(run.batch)
         self.wheel = partial(_opened, bucket, url)
 

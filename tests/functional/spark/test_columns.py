@@ -98,7 +98,14 @@ def test_a_key_is_text_or_a_whole_number(key: str) -> None:
         ({"max_delay_seconds": "899"}, "max_delay_seconds=899; use 900"),
         ({"endpoint": "orders", "rejects": "dbfs:/x"}, "rejects=.*cannot be used"),
         ({"endpoint": "orders", "rejects": "ftp://h/x"}, "rejects=.*cannot be used"),
+        (
+            {"endpoint": "o", "rejects": "/dev/null/x"},
+            "rejects=.*cannot be used: .*; give a folder",
+        ),
         ({"endpoint": "o", "receipts": "r"}, "receipts='.*/r' needs the job's name"),
+        ({"endpoint": "o", "receipts": "", "job": "j"}, "receipts='' is empty; give a value, or"),
+        ({"endpoint": "o", "summary": "/dev"}, "summary='/dev': "),
+        ({"endpoint": "o", "summary": "/dev/null/x"}, "summary='/dev/null/x': "),
         ({"endpoint": "o", "batch": "7"}, "batch=7; name the job .*: option job"),
         ({"endpoint": "o", "rate": "9"}, "rate=9 is the whole job's; give option tasks"),
         ({"endpoint": "o", "past_due": "x"}, "past_due='x'; use send or rej"),
@@ -125,9 +132,10 @@ def test_names_of_columns_come_in_any_case() -> None:
 
 
 def test_names_of_options_come_in_any_case() -> None:
-    """Spark's options do; and the stream's own are passed over."""
-    parsed = Options.parse({"HOP_Seconds": "60", "checkpointLocation": "/c", "queryName": "q"})
-    assert (parsed.hop_seconds, parsed.checkpoint) == (60, "/c")
+    """Spark's options do; the stream's own are passed over, and what a program leaves at None."""
+    given = {"HOP_Seconds": 60, "checkpointLocation": "/c", "queryName": "q", "rejects": None}
+    parsed = Options.parse(given)
+    assert (parsed.hop_seconds, parsed.checkpoint, parsed.rejects) == (60, "/c", None)
 
 
 def test_sent_messages_are_not_overwritten() -> None:

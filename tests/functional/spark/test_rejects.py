@@ -52,7 +52,7 @@ def test_only_committed_attempts_count(path: str) -> None:
     """Of two attempts on a task one is committed; the other's rows are gone, and nothing is left of them, nor
     of a write that failed: the job is to be run again, with all its rows."""
     folder = RejectsFolder(path)
-    folder.create()
+    folder.system.create_dir(folder.root)
     write(folder, Attempt("failed"))
     folder.drop(["failed", "write-without-rejects"])
     assert left(path) == []
@@ -67,7 +67,7 @@ def test_only_committed_attempts_count(path: str) -> None:
 def test_a_write_that_is_run_again_replaces_its_parts(path: str) -> None:
     """Though it has fewer tasks now, or rejects fewer rows; other writes' parts stay."""
     folder = RejectsFolder(path)
-    folder.create()
+    folder.system.create_dir(folder.root)
     for name, partitions in (("query-1", (0, 3)), ("query-11", (0,)), ("query-1", (2,))):
         folder.commit(write(folder, *[Attempt(name, number) for number in partitions]), [name])
     assert left(path) == ["part-query-1-00002.parquet", "part-query-11-00000.parquet"]
