@@ -39,10 +39,12 @@ def test_a_monotonic_clock_that_runs_fast_puts_it_ahead_of_nothing(rate: float) 
 
 
 def test_without_proof_it_is_the_local_clock_and_says_so() -> None:
-    """Callers can tell a learned clock from a guess."""
+    """Callers can tell a learned clock from a guess. How long ago a stamp was made, nobody knows."""
     clock = BrokerClock(ManualClock(1_000_000))
-    assert clock.now_ms() == 1_000_000
+    assert clock.latest_ms() == clock.now_ms() == 1_000_000
     assert not clock.synchronised
+    clock.observe(999_995)
+    assert clock.latest_ms() == clock.now_ms() == 999_995
 
 
 @given(
@@ -144,14 +146,6 @@ def test_the_latest_is_never_behind(error_ms: int, answers: list[tuple[int, int,
         assert clock.latest_ms() <= local.true_ms + 1003 + there_ms + back_ms
 
 
-def test_the_latest_without_dates_is_now() -> None:
-    """Receive stamps are exact, but how long ago they were made nobody knows."""
-    local = ManualClock(1_000_000)
-    clock = BrokerClock(local)
-    clock.observe(local.true_ms - 5)
-    assert clock.latest_ms() == clock.now_ms() == local.true_ms - 5
-
-
 def test_the_latest_allows_for_a_monotonic_clock_that_runs_slow() -> None:
     """By as much as `now_ms` allows for one that runs fast: the true time lies between both."""
     local = ManualClock(1_000_000_000)
@@ -160,6 +154,29 @@ def test_the_latest_allows_for_a_monotonic_clock_that_runs_slow() -> None:
     local.advance(8)
     assert clock.now_ms() == 1_000_000_000 + 6_400
     assert clock.latest_ms() == 1_000_000_000 + 1_000 + 10_000
+
+
+@pytest.mark.parametrize("behind_ms", [900, 2_100, 180_000])
+def test_dates_behind_are_told_of(behind_ms: int, caplog: pytest.LogCaptureFixture) -> None:
+    """As by a proxy that dates answers anew: messages are late. Said once. SQS's own machines may differ."""
+    local = ManualClock(1_000_000_000)
+    clock = BrokerClock(local)
+    for _ in range(200):
+        clock.observe(local.true_ms - behind_ms, asked_at=local.monotonic())
+        clock.observe(local.true_ms)
+        local.advance(1)
+    assert (clock.now_ms() < local.true_ms - 1000) is (behind_ms > 1000)
+    told = f"answers tell times {behind_ms / 1000 - 1:.1f} s apart; messages may be late"
+    assert [line.split(":")[0] for line in caplog.messages] == [told] * (behind_ms > 2000)
+
+
+def test_a_date_that_is_ahead_is_believed_until_the_next() -> None:
+    """One machine's, or a proxy's: messages would be early for five minutes."""
+    local = ManualClock(1_000_000_000)
+    clock = BrokerClock(local)
+    for ahead_ms in (0, 60_000, 0):
+        clock.observe(local.true_ms + ahead_ms, asked_at=local.monotonic())
+        assert clock.now_ms() == local.true_ms + ahead_ms
 
 
 @pytest.mark.parametrize("stamp_first", [True, False])
@@ -176,7 +193,9 @@ def test_a_stamp_far_ahead_of_the_answers_dates_proves_nothing(
         clock.observe(local.true_ms + ahead_ms)
     clock.observe(local.true_ms, asked_at=local.monotonic())
     if not stamp_first:
-        clock.observe(local.true_ms + ahead_ms)
+        # As many as one function is given at once leave the dates that bound them.
+        for stamp_ms in [local.true_ms] * 99 + [local.true_ms + ahead_ms]:
+            clock.observe(stamp_ms)
     assert clock.now_ms() == local.true_ms + learned * ahead_ms
     local.advance(60)
     assert local.true_ms - 30 <= clock.now_ms() - learned * ahead_ms <= local.true_ms
