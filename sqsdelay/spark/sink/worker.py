@@ -113,12 +113,9 @@ def _ledger(options: Options) -> FileLedger | None:
     return FileLedger(folder / f"{socket.gethostname()}-{os.getpid()}.jsonl")
 
 
-@cache
-def _spare_the_collector() -> None:
-    """Let the garbage collector pass over what is loaded by now and stays: looking through pyspark's
-    and boto3's objects time and again is a twentieth of the work of a row. Once in a process."""
-    gc.freeze()
-
+_spare_the_collector: Final = cache(gc.freeze)
+"""Let the garbage collector pass over what is loaded by now and stays: looking through pyspark's
+and boto3's objects time and again is a twentieth of the work of a row. Once in a process."""
 
 _FIRST_RATE: Final = 60.0
 _GROWTH: Final = 0.05
