@@ -154,9 +154,8 @@ class Sink:
 
             told["plan"] = plan_of(counts, self.options)
         if self.options.summary is not None:
-            failed = sum(report is None for report in reports)
-            about = {"committed": committed, "tasks": len(reports), "tasks_failed": failed}
-            text = json.dumps(about | told, ensure_ascii=False, indent=2)
+            tasks = {"tasks": len(reports), "tasks_failed": list(reports).count(None)}
+            text = json.dumps({"committed": committed} | tasks | told, ensure_ascii=False, indent=2)
             system, file = opened(self.options.summary, "summary")
             try:
                 system.create_dir(file.rpartition("/")[0])
