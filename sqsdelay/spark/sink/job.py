@@ -162,7 +162,8 @@ class Sink:
                 with system.open_output_stream(file) as stream:
                     stream.write(text.encode() + b"\n")
             except OSError as error:
-                raise ConfigurationError(f"option summary={file!r}: {error}") from error
+                why = f"option summary={file!r}: {error}; give a file that can be written"
+                raise ConfigurationError(why) from error
         return told
 
 
