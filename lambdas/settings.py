@@ -61,8 +61,7 @@ def relay_settings(store: ParkingPlace | None, **more: Any) -> RelaySettings:
 @dataclass(slots=True)
 class Until:
     """When an invocation's calls have to have ended, by the monotonic clock in seconds; set anew by each.
-    ``kept_back``: the time for what follows them. ``for_a_send``: with less left no send is begun that may be
-    cut off: nobody would know whether its messages were sent."""
+    ``kept_back`` is for what follows; ``for_a_send`` what a send needs, so that its outcome is known."""
 
     kept_back: float = 1
     at: float = math.inf
@@ -82,22 +81,16 @@ class Until:
 
 
 def sqs_client(*, connections: int, until: Until) -> SQSClient:
-    """A client whose requests end with the invocation. They are without its trace header, which botocore
-    adds to each call within Lambda. SQS would give it, and Lambda's recursion count (Lineage) in it, to
-    messages without one of their own."""
+    """A client whose requests end with the invocation, without its trace header, which botocore adds: SQS
+    would give it, and Lambda's recursion count (Lineage) in it, to messages without one of their own."""
 
-    def begin(**_: object) -> None:
-        if not until.may_send():
-            raise OutOfTime()
-
-    def prepare(request: AWSRequest, **_: object) -> None:
-        if until.seconds_left() <= 0:
+    def prepare(request: AWSRequest, operation_name: str, **_: object) -> None:
+        least = until.for_a_send if operation_name.startswith("SendMessage") else 0
+        if until.seconds_left() <= least:
             raise OutOfTime()
         del request.headers["X-Amzn-Trace-Id"]
 
     client = default_client(connections=connections, attempts=limits.SHORT_CALL_ATTEMPTS)
-    for name in ("SendMessage", "SendMessageBatch"):
-        client.meta.events.register(f"before-call.sqs.{name}", begin)
     client.meta.events.register("request-created.sqs", prepare)
     limit_whole_answers(client, until.seconds_left)
     return client

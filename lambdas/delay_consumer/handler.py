@@ -106,8 +106,8 @@ def handler(event: Mapping[str, Any], context: Any) -> dict[str, list[dict[str, 
     outcomes: list[Outcome] = []
     if copies:
         with begun_within(this.until.seconds_left()):
-            relay = _relay(this, records)
-            outcomes = relay.process(copies, delete=False, held=this.until.may_send)
+            relay, held = _relay(this, records), this.until.may_send
+            outcomes = relay.process(copies, delete=False, held=held)
     failed += [outcome.copy.sqs_message_id for outcome in outcomes if not outcome.settled]
     settings.report_outcomes(this.metrics, this.logger, outcomes, len(records) - len(copies))
     this.metrics.flush_metrics()

@@ -114,8 +114,7 @@ def handler(event: object, context: Any) -> dict[str, int]:
     asked = event.get(function_names.PARK) if isinstance(event, Mapping) else None
     if asked in (True, function_names.HELP) or this.dispatcher is None:
         return _park(this, context, may_ask=this.store.fires and asked is True)
-    counts = dict.fromkeys(("released", "rejected", "failed", "held"), 0)
-    latest_ms = 0
+    counts, latest_ms = dict.fromkeys(("released", "rejected", "failed", "held"), 0), 0
     while True:
         done = this.dispatcher.dispatch()
         for fate in counts:
@@ -153,8 +152,7 @@ def _park(this: Function, context: Any, *, may_ask: bool) -> dict[str, int]:
     left_ms = context.get_remaining_time_in_millis
     if left_ms() <= PARKING_KEPT_BACK_MS:
         raise ConfigurationError(
-            f"{left_ms() / 1000:g} s are too few to empty the parking queue; set the function's timeout to "
-            "120 s or more"
+            f"{left_ms() / 1000:g} s are too few for the parking queue; set a timeout of 120 s or more"
         )
     rounds = this.parker.rounds(
         more=lambda: left_ms() > PARKING_KEPT_BACK_MS,

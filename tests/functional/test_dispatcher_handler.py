@@ -213,15 +213,13 @@ def test_the_functions_time_is_its_contexts(
         if answer_seconds > limit:
             raise ReadTimeoutError(endpoint_url=request.url)
 
-    def left(_: Context) -> float:
-        return (timeout_seconds - passed[0]) * 1000
-
     this.outbox._queues._client.meta.events.register_first(  # type: ignore[attr-defined]
         "before-send.sqs.SendMessageBatch", answer
     )
     with monkeypatch.context() as limited:
-        limited.setattr(Context, "get_remaining_time_in_millis", left)
-        with pytest.raises(ConfigurationError, match=f"^{timeout_seconds} s .* timeout to 120 s"):
+        left = "get_remaining_time_in_millis"
+        limited.setattr(Context, left, lambda _: (timeout_seconds - passed[0]) * 1000)
+        with pytest.raises(ConfigurationError, match=f"^{timeout_seconds} s .* timeout of 120 s"):
             module.handler({"park": True}, Context())
         counts = module.handler({}, Context())
         assert passed[0] < timeout_seconds
