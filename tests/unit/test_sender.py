@@ -306,6 +306,7 @@ def test_an_outage_is_asked_about_once_per_call(clock: ManualClock) -> None:
     messages = [Message("x", delay=5), Message("y", delay=5000)] * 50
     results = QueueSender(queues).send_many("orders", messages)
     assert {type(result.error) for result in results} == {errors.QueueUnavailable}
+    assert len({id(result.error) for result in results}) == 100, "one of its own each"
     assert asked == ["orders", "orders-due", "orders-delay.fifo"]
     silent = InMemoryQueues(clock)
     silent.create_endpoint("orders")
