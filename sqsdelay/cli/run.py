@@ -73,12 +73,12 @@ def stop_on_signals(last_words: Callable[[], str] | None = None) -> threading.Ev
         if last_words is not None:
             end_soon(last_words, limits.STOP_SECONDS)
 
-    for number in _STOPPING:
-        signal.signal(number, lambda number, _: signal.signal(number, signal.SIG_DFL))
     # A thread that begins or ends may take the signal from the main one. That would wait on, and it alone
     # runs Python's handlers.
     os.set_blocking(teller, False)
     signal.set_wakeup_fd(teller)
+    for number in _STOPPING:
+        signal.signal(number, lambda number, _: signal.signal(number, signal.SIG_DFL))
     threading.Thread(target=await_the_first, daemon=True).start()
     return stop
 

@@ -3,6 +3,7 @@ it is counted by, the broker's learned from its answers; and the time that a cal
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -16,6 +17,8 @@ from typing import Final, Protocol
 
 from sqsdelay.core.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.errors import InvalidDelay, InvalidSetting
+
+logger = logging.getLogger(__name__)
 
 Delay = timedelta | int | float
 """A delay: a ``timedelta``, or seconds, whole or fractional."""
@@ -224,6 +227,7 @@ MAX_DRIFT_RATE: Final = 500e-6
 """How much faster or slower than true time a monotonic clock may run: as far as NTP may steer one.
 Source: Linux, ``MAXFREQ_SCALED`` in ``include/linux/timex.h``; RFC 5905, section 7.1."""
 _PROOFS_KEPT: Final = 64
+_APART: Final = "answers tell times %.1f s apart; messages may be late: look at proxies' clocks"
 
 
 class Clock(Protocol):
@@ -277,8 +281,10 @@ class BrokerClock:
     def __init__(self, local: Clock, *, drift_rate: float = MAX_DRIFT_RATE) -> None:
         self.local = local
         self._drift_rate = drift_rate
-        self._proofs: deque[_Proof] = deque(maxlen=_PROOFS_KEPT)
+        # Apart, so that the stamps of a large batch do not push out the dates that bound them.
+        self._stamps, self._dates = (deque[_Proof](maxlen=_PROOFS_KEPT) for _ in range(2))
         self._best: _Proof | None = None
+        self._quiet_until = -math.inf
         self._lock = threading.Lock()
 
     def observe(
@@ -286,26 +292,27 @@ class BrokerClock:
     ) -> None:
         """Record that the broker's clock read at least ``broker_ms`` (epoch milliseconds) at the local
         monotonic time ``at``, now by default. ``asked_at`` is given for an answer's date: when the request
-        was made, at which time that second had not ended. What else is ahead of what the dates leave room
-        for proves nothing: messages would be early."""
+        was made, at which time that second had not ended. What is ahead of what another date leaves room
+        for proves nothing, as messages would be early; a warning says so."""
         mono = self.local.monotonic()
         taken_at = mono if at is None else at
         wall_ms = self.local.now_ms()
-        then_ms = wall_ms - round((mono - taken_at) * 1000)
-        proof = _Proof(broker_ms, taken_at, then_ms, asked_at)
+        proof = _Proof(broker_ms, taken_at, wall_ms - round((mono - taken_at) * 1000), asked_at)
         with self._lock:
-            self._proofs.append(proof)
+            (self._stamps if asked_at is None else self._dates).append(proof)
             best = self._best
             if best is None or self._lead_ms(proof) >= self._lead_ms(best):
                 best = proof
             elif asked_at is None:
                 return
-            dates = self._proofs if asked_at is None else [proof]
-            latest_ms = self._latest_ms(dates, mono, wall_ms)
-            if latest_ms is not None and self._now_ms(best, mono) > latest_ms + MACHINES_APART_MS:
-                dated = (each for each in self._proofs if each.asked_at is not None)
-                self._proofs = deque(dated, _PROOFS_KEPT)
-                best = max(self._proofs, key=self._lead_ms)
+            dates = self._dates if asked_at is None else deque([proof], _PROOFS_KEPT)
+            ahead_ms = self._now_ms(best, mono) - self._latest_ms(dates, mono, wall_ms)
+            if ahead_ms > MACHINES_APART_MS:
+                self._stamps.clear()
+                self._dates, best = dates, max(dates, key=self._lead_ms)
+                if mono >= self._quiet_until:
+                    self._quiet_until = mono + PROOF_LIFETIME_SECONDS
+                    logger.warning(_APART, ahead_ms / 1000)
             self._best = best
 
     @property
@@ -329,16 +336,18 @@ class BrokerClock:
         no SentTimestamp starts then: counted from `now_ms` it would be early."""
         mono, wall_ms = self.local.monotonic(), self.local.now_ms()
         with self._lock:
-            latest_ms = self._latest_ms(self._proofs, mono, wall_ms)
-        return self.now_ms() if latest_ms is None else latest_ms
+            latest_ms = self._latest_ms(self._dates, mono, wall_ms)
+        return self.now_ms() if latest_ms == MAX_DUE_MS else latest_ms
 
-    def _latest_ms(self, proofs: Iterable[_Proof], mono: float, wall_ms: int) -> int | None:
+    def _latest_ms(self, proofs: Iterable[_Proof], mono: float, wall_ms: int) -> int:
+        """With the most true time that can have passed."""
+        rate = 1 - self._drift_rate
         bounds = (
-            proof.broker_ms + DATE_RESOLUTION_MS + self._most_ms(mono - proof.asked_at)
+            proof.broker_ms + DATE_RESOLUTION_MS + math.ceil((mono - proof.asked_at) * 1000 / rate)
             for proof in proofs
             if proof.asked_at is not None and proof.holds(mono, wall_ms)
         )
-        return min(bounds, default=None)
+        return min(bounds, default=MAX_DUE_MS)
 
     def _lead_ms(self, proof: _Proof) -> float:
         """The broker's clock against the slowest true time: the larger, the tighter the proof."""
@@ -348,16 +357,12 @@ class BrokerClock:
         """With the least true time that can have passed."""
         return proof.broker_ms + int((mono - proof.taken_at) * 1000 * (1 - self._drift_rate))
 
-    def _most_ms(self, seconds: float) -> int:
-        """The most true time that can have passed."""
-        return math.ceil(seconds * 1000 / (1 - self._drift_rate))
-
     def _usable(self, mono: float) -> _Proof | None:
         """The tightest proof that still holds; others are looked at only once the best does not."""
         best, wall_ms = self._best, self.local.now_ms()
         if best is not None and not best.holds(mono, wall_ms):
             with self._lock:
-                holding = [proof for proof in self._proofs if proof.holds(mono, wall_ms)]
+                holding = [p for p in (*self._stamps, *self._dates) if p.holds(mono, wall_ms)]
                 best = max(holding, key=self._lead_ms, default=None)
                 self._best = best
         return best

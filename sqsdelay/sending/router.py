@@ -267,25 +267,15 @@ class Router:
     def broker_now(self, call: Call) -> int:
         """The broker's now, for an absolute due time; SQS is asked if no recent answer had it."""
         clock = self._queues.broker_clock
-        proven = clock.proven_ms()
-        if proven is None and not call.undated:
-            call.once(self._learn_time, call.endpoint)
-            proven = clock.proven_ms()
-            call.undated = proven is None
-        return clock.now_ms() if proven is None else proven
+        if not clock.synchronised and not call.undated:
+            call.once(self._queues.synchronise, call.endpoint.queue)
+            call.undated = not clock.synchronised
+        return clock.now_ms()
 
     def broker_latest(self, call: Call) -> int:
         """What a relative delay counts from that waits in a store, so that it is never early."""
         self.broker_now(call)
         return self._queues.broker_clock.latest_ms()
-
-    def _learn_time(self, endpoint: Endpoint) -> None:
-        try:
-            self._queues.synchronise(endpoint.queue)
-        except errors.QueueUnavailable:
-            # A refusal is dated, too: to send one need not be allowed to ask for a queue's URL.
-            if not self._queues.broker_clock.synchronised:
-                raise
 
     def parking(self, endpoint: Endpoint) -> Parking | None:
         """The endpoint's store, to park in; None where there is none."""

@@ -245,8 +245,8 @@ def replay(
         )
     given: dict[str, Any] = {"ledger_format": ledger_format, "as_of_ms": as_of_ms} | options
     found = reconcile(rows, ledger, grace_seconds=grace_seconds, **given)
-    found = found.where("planned AND (rescheduled_ms IS NULL OR status = 'lost')")
-    found = found.where(F.col("status").isin(*include))
+    wanted = F.expr("planned AND (rescheduled_ms IS NULL OR status = 'lost')")
+    found = found.where(wanted & F.col("status").isin(*include))
     # Kept: the ledger grows, and what is chosen should not change under the sending.
     chosen = found.selectExpr("endpoint AS _endpoint", "message_id AS _id").cache()
     try:

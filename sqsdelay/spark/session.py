@@ -12,11 +12,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing import TimeoutError as NoAnswer
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -141,7 +141,8 @@ _LOCAL: Final = re.compile(r"file:(?://)?(?=/(?!/))", re.IGNORECASE)
 _S3: Final = re.compile(r"s3[an]?(?=://)", re.IGNORECASE)
 """Hadoop's names for S3, and EMR's and pyarrow's own."""
 ANSWER_SECONDS: Final = 30
-"""For a file system's first answer. Hadoop asks a host that is silent for minutes, or for ever."""
+"""For a file system's first answer. Hadoop asks a host that is silent for minutes, or for ever; Google's
+client looks for credentials for a quarter of an hour."""
 
 
 def absolute(path: str) -> str:
@@ -183,10 +184,18 @@ def opened(path: str, option: str, *, make: bool = False) -> tuple[fs.FileSystem
     import pyarrow as pa
     from pyarrow import fs
 
-    try:
+    def ask() -> tuple[fs.FileSystem, str]:
         found, root = fs.FileSystem.from_uri(_S3.sub("s3", absolute(path)))
         if make:
             found.create_dir(root.rstrip("/"))
+        elif (
+            found.type_name == "gcs"
+        ):  # Which looks for credentials only when it is asked something.
+            found.get_file_info(root)
+        return found, root.rstrip("/")
+
+    try:
+        return _answered(ask, f"option {option}={path!r}")
     except (pa.ArrowException, OSError) as error:
         # What it tried to load Hadoop from is of no use to anybody.
         told = " ".join(str(error).split()).partition(" dlopen(")[0]
@@ -194,7 +203,17 @@ def opened(path: str, option: str, *, make: bool = False) -> tuple[fs.FileSystem
             f"option {option}={path!r} cannot be used: {told}; give a folder that all of Spark's "
             "machines share, or s3://…, gs://…, abfss://…, hdfs://…"
         ) from error
-    return found, root.rstrip("/")
+
+
+def _answered(ask: Callable[[], Any], asked: str) -> Any:
+    """A file system's first answer, which it may look for as long as it likes. Raises ConfigurationError."""
+    with ThreadPool(1) as pool:  # Whose threads do not keep the process alive.
+        try:
+            return pool.apply_async(ask).get(ANSWER_SECONDS)
+        except NoAnswer:
+            raise ConfigurationError(
+                f"{asked} does not answer within {ANSWER_SECONDS} s; check its host, port and credentials"
+            ) from None
 
 
 def hadoop_uri(spark: SparkSession, path: str, option: str) -> str:
@@ -211,28 +230,19 @@ def hadoop_uri(spark: SparkSession, path: str, option: str) -> str:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    settings, name, answer = java._jsc.hadoopConfiguration(), given, Future[None]()
+    settings, name = java._jsc.hadoopConfiguration(), given
     # EMR and Glue know S3 by its own name, a plain Spark by the name of Hadoop's connector.
     if scheme[1].lower() == "s3" and settings.get("fs.s3.impl") is None:
         name = _S3.sub("s3a", given)
 
     def ask() -> None:
-        try:
-            place = java._jvm.org.apache.hadoop.fs.Path(name)
-            files = place.getFileSystem(settings)
-            with suppress(Py4JJavaError, PySparkException):  # Who needs what fails will say so.
-                files.exists(place)
-            answer.set_result(None)
-        except Exception as error:
-            answer.set_exception(error)
+        place = java._jvm.org.apache.hadoop.fs.Path(name)
+        files = place.getFileSystem(settings)
+        with suppress(Py4JJavaError, PySparkException):  # Who needs what fails will say so.
+            files.exists(place)
 
-    Thread(target=ask, daemon=True).start()
     try:
-        answer.result(ANSWER_SECONDS)
-    except TimeoutError:
-        raise ConfigurationError(
-            f"{option}={path!r} does not answer within {ANSWER_SECONDS} s; check its host's name and port"
-        ) from None
+        _answered(ask, f"{option}={path!r}")
     except Py4JJavaError as error:
         raise ConfigurationError(
             f"{option}={path!r} cannot be used: {str(error.java_exception).splitlines()[0]}. Spark has no "
@@ -245,15 +255,16 @@ def hadoop_uri(spark: SparkSession, path: str, option: str) -> str:
 _OURS: Final = re.compile(r"^sqsdelay\.errors\.(\w+): (.+)$", re.MULTILINE)
 _PYTHONS: Final = re.compile(r"^[\w.]+(?:Error|Exception): .+$", re.MULTILINE)
 """The last line of a trace from one of Spark's workers."""
+_READ: Final = re.compile(r"while reading file (\S+)\.(?:\s|$)")
 
 
 def cause(error: Exception) -> str:
-    """The one line of a Java trace that says why."""
+    """The one line of a Java trace that says why, and the file that could not be read."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    for mark in ("Caused by:", ":"):
-        if reasons := [line for line in lines if line.startswith(mark)]:
-            return reasons[0].removeprefix(":").strip()
-    return lines[0] if lines else "Spark gives no reason"
+    marked = (each for mark in ("Caused by:", ":", "") for each in lines if each.startswith(mark))
+    told = next(marked, "Spark gives no reason").removeprefix(":").strip()
+    read = _READ.search(str(error))
+    return told if read is None or read[1] in told else f"{told} ({read[1]})"
 
 
 def failure(error: Exception) -> SqsDelayError:

@@ -77,7 +77,12 @@ class SqsQueues:
     def synchronise(self, queue: QueueRef) -> None:
         if self._dateless:
             return
-        self._look_up(queue)
+        try:
+            self._look_up(queue)
+        except QueueUnavailable:
+            # A refusal is dated, too: to send one need not be allowed to ask for a queue's URL.
+            if not self.broker_clock.synchronised:
+                raise
         if not self.broker_clock.synchronised:
             # SQS's answers are dated. Asking a server whose are not would cost a request a message.
             self._dateless = True

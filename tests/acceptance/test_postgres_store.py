@@ -53,10 +53,8 @@ def test_the_wake_up_comes_with_the_commit(
         woken.clear()
         store.store([message("a")], transaction=connection)
         assert not woken.wait(0.3)
-        if commits:
-            connection.commit()
-        else:
-            connection.rollback()
+        end = connection.commit if commits else connection.rollback
+        end()
         assert woken.wait(PATIENCE_SECONDS if commits else 0.3) is commits
         assert store.pending_count() == commits
 

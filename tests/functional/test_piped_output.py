@@ -65,12 +65,16 @@ def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
 def test_a_full_disk_ends_a_worker(local_aws: LocalAws) -> None:
     """After the batches in hand, all of whose messages are counted; it does not go on at a crawl."""
     name, env = f"full-{uuid.uuid4().hex[:8]}", local_aws.environment()
-    create_endpoint(local_aws.client("sqs"), name, hop_seconds=1)
+    client = local_aws.client("sqs")
+    create_endpoint(client, name, hop_seconds=1)
     messages = "\n".join(json.dumps({"body": n, "delay": 1.5}) for n in range(10))
     sent = run("send", name, "--hop", "1", "--file", "-", env=env, stdin=messages)
     assert sent.returncode == 0, sent.stderr
     *_, told, _ = lines = refused("consume", name, "--hop", "1", "--wait", "1", "--json", env=env)
-    assert told.startswith("stopped; ")
+    url = client.get_queue_url(QueueName=name)["QueueUrl"]
+    counts = client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    there = sum(int(n) for key, n in counts.items() if key.startswith("ApproximateNumberOf"))
+    assert told == f"stopped; {there} handed-over"
     assert not any("trying again" in line for line in lines)
 
 

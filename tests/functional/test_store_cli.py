@@ -390,8 +390,18 @@ def end():
 threading.Thread(target=end).start()
 stop.wait()
 """
+AT_ONCE = """
+import signal
+from sqsdelay.cli.run import stop_on_signals
+def early(number, handler, set=signal.signal):
+    set(number, handler)
+    callable(handler) and signal.raise_signal(number)
+signal.signal = early
+assert stop_on_signals().wait(9)
+"""
 
 
-def test_a_signal_that_another_thread_takes_stops_it() -> None:
-    """The system may give it to one that begins or ends, on a machine where the main one waits its turn."""
-    assert ended([sys.executable, "-c", ELSEWHERE], env=environment({})).returncode == 0
+@pytest.mark.parametrize("program", [ELSEWHERE, AT_ONCE])
+def test_a_signal_at_a_bad_moment_stops_it(program: str) -> None:
+    """Taken by a thread that begins or ends, where the main one waits its turn; or as soon as it may come."""
+    assert ended([sys.executable, "-c", program], env=environment({})).returncode == 0

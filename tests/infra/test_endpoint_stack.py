@@ -262,11 +262,8 @@ def test_existing_queue_is_used_not_created(
         for queue in template.find_resources("AWS::SQS::Queue").values()
     }
     assert names == {"orders-delay.fifo", "orders-delay-error"} | due
-    (relay,) = [
-        each
-        for each in statements(template, function_names.CONSUMER_HANDLER)
-        if each["Sid"] == "Relay"
-    ]
+    granted = statements(template, function_names.CONSUMER_HANDLER)
+    (relay,) = [each for each in granted if each["Sid"] == "Relay"]
     assert existing in relay["Resource"]
 
 

@@ -204,21 +204,18 @@ def test_a_wrong_local_clock_makes_nothing_early_or_late(
     local = ManualClock(clock.true_ms, error_ms=error_minutes * 60_000)
     site = Site(FaultyQueues(clock, local=local))
     site.put(1500)
-    both_advance(900, clock, local)
+    for each in (clock, local):
+        each.advance(900)
     if redelivered:
         site.received(DELAY)  # another worker that dies with it
-        both_advance(181, clock, local)
+        for each in (clock, local):
+            each.advance(181)
     (outcome,) = site.poll()
     assert outcome.status is Status.HANDED_OVER
     assert outcome.copy.receive_count == (2 if redelivered else 1)
     assert outcome.late_ms is not None
     assert 0 <= outcome.late_ms < (1000 if redelivered else 1)
     assert site.queues.calls.count("synchronise") == redelivered
-
-
-def both_advance(seconds: float, *clocks: ManualClock) -> None:
-    for clock in clocks:
-        clock.advance(seconds)
 
 
 def test_time_spent_on_a_batch_counts(site: Site) -> None:

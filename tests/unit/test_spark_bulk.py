@@ -94,7 +94,7 @@ def test_receipts_count_once_the_job_is_committed(tmp_path: Path) -> None:
 
 def test_a_micro_batchs_staged_receipts_count(tmp_path: Path) -> None:
     """A stream's options do not name it: what its tasks staged is published where they staged it."""
-    options = {"endpoint": "orders", "job": "j", "store": "s3://b", "receipts": str(tmp_path)}
+    options = {"endpoint": "orders", "job": "j", "store": "s3://bucket", "receipts": str(tmp_path)}
     source = SqsDelayDataSource(options)
     schema = StructType().add("body", "string").add("due_at", "timestamp")
     schema.add("message_id", "string")

@@ -47,7 +47,7 @@ def test_an_s3_store_is_priced_as_spark_writes_to_it() -> None:
     """No hop and no request for each message; with look-up objects a PUT and two GETs for each. What is due
     sooner hops as ever."""
     costs = {}
-    for url in ("s3://b", "s3://b?lookup=on"):
+    for url in ("s3://bucket", "s3://bucket?lookup=on"):
         stored = plan(Options(store=url), DAY, messages=10**6)
         assert (stored["way"], stored["relayed"]) == ("S3, parked by the sender after 2.25 h", 0)
         costs[url] = float(stored["costs"][stored["way"]])
@@ -55,7 +55,7 @@ def test_an_s3_store_is_priced_as_spark_writes_to_it() -> None:
     assert 0.05 < bulk < 0.20
     assert looked_up - bulk == pytest.approx(5.80)
     assert "S3, parked by the sender after 2.25 h" not in plan(Options(), DAY)["costs"]
-    assert plan(Options(store="s3://b"), 8_000)["relayed"] == 1
+    assert plan(Options(store="s3://bucket"), 8_000)["relayed"] == 1
 
 
 def test_more_than_the_relay_holds_is_warned_of() -> None:
@@ -69,7 +69,7 @@ def test_more_than_the_relay_holds_is_warned_of() -> None:
 def test_tasks_of_any_sizes_tell_a_few_numbers() -> None:
     """A hundred sizes and delays come back in less than 1 kB, and add up to one plan; what is too large for
     one way has no price there."""
-    options = Options(store="s3://b")
+    options = Options(store="s3://bucket")
     told = Counts()
     for size in range(1, 1001, 10):
         told.add(counted(options, size * DAY // 100, size=size))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -59,10 +60,11 @@ def test_java_17_and_newer_will_do(
             session.check_java()
 
 
-def test_without_java_a_command_says_so_in_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["schedule rows.csv --endpoint orders", "report x --out out"])
+def test_without_java_a_command_says_so_in_one_line(command: str, tmp_path: Path) -> None:
     """Not Spark's JAVA_GATEWAY_EXITED, and no trace."""
     (tmp_path / "rows.csv").write_text("body\n")
-    done = run(["pipeline", "schedule", "rows.csv", "--endpoint", "orders"], tmp_path, "")
+    done = run(["pipeline", *command.split()], tmp_path, "")
     assert done.returncode == 1
     assert done.stderr == (
         "sqsdelay: Spark needs Java 17 or newer, and there is none: "
@@ -120,6 +122,7 @@ def test_a_failed_job_is_told_in_one_line(text: str, told: str) -> None:
         ("An error:\n: X: 0 threads\n\tat a.b\n", "X: 0 threads"),
         ("[FAILED] it\n: X\nCaused by: Y: no gzip\nCaused by: Z\n", "Caused by: Y: no gzip"),
         ("[NAMED] it\n\tat a.b\n", "[NAMED] it"),
+        ("[X] while reading file s3://b/a.gz.  SQL\nCaused by: Y", "Caused by: Y (s3://b/a.gz)"),
         ("", "Spark gives no reason"),
     ],
 )
@@ -228,6 +231,20 @@ def test_what_workers_cannot_reach_is_refused_in_one_line(uri: str) -> None:
     """With the option, the value and what can be given instead."""
     with pytest.raises(ConfigurationError, match=r"\Aoption rejects='.*' cannot be used: [^\n]+\Z"):
         session.opened(uri, "rejects")
+
+
+@pytest.mark.parametrize("make", [True, False])
+def test_a_file_system_that_is_silent_costs_one_line(
+    make: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Google's client, without credentials too, would look for an answer for a quarter of an hour."""
+    monkeypatch.setattr(session, "ANSWER_SECONDS", 0.1)
+    told = r"\Aoption receipts='gs://.* does not answer within 0.1 s; [^\n]+ credentials\Z"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host = f"127.0.0.1%3A{silent.getsockname()[1]}"
+        uri = f"gs://anonymous@b/x?scheme=http&retry_limit_seconds=1&endpoint_override={host}"
+        with pytest.raises(ConfigurationError, match=told):
+            session.opened(uri, "receipts", make=make)
 
 
 def test_a_plain_path_stays_on_this_machine_whatever_the_clusters_default(tmp_path: Path) -> None:

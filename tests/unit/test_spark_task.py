@@ -284,7 +284,7 @@ def test_a_task_begins_in_a_burst_of_refusals(monkeypatch: pytest.MonkeyPatch) -
     error.__cause__ = OSError()
     monkeypatch.setattr("time.sleep", slept.append)
     job = Mock(stored=Mock(side_effect=[error] * 5 + [("7", SentBefore())]))
-    assert sent_before(None, job, Options(store="s3://b"), Attempt("burst")).known == "7"
+    assert sent_before(None, job, Options(store="s3://bucket"), Attempt("burst")).known == "7"
     assert len(slept) == 5
 
 

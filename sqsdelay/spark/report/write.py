@@ -172,14 +172,11 @@ class NewReport:
                 if not self._files.names():
                     self._files.delete("")
 
-    def uri(self, name: str) -> str:
-        """Where Spark reads and writes a table."""
-        return f"{self._uri}/{self._tables}/{name}"
-
     def table(self, name: str, rows: DataFrame) -> DataFrame:
         """Write a table; its rows as they are read from there."""
-        rows.write.parquet(self.uri(name))
-        return rows.sparkSession.read.schema(rows.schema).parquet(self.uri(name))
+        uri = f"{self._uri}/{self._tables}/{name}"
+        rows.write.parquet(uri)
+        return rows.sparkSession.read.schema(rows.schema).parquet(uri)
 
     def tables(self, **made: Callable[[], DataFrame]) -> dict[str, DataFrame]:
         """Write tables."""

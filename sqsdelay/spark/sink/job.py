@@ -154,16 +154,16 @@ class Sink:
 
             told["plan"] = plan_of(counts, self.options)
         if self.options.summary is not None:
-            failed = sum(report is None for report in reports)
-            about = {"committed": committed, "tasks": len(reports), "tasks_failed": failed}
-            text = json.dumps(about | told, ensure_ascii=False, indent=2)
+            tasks = {"tasks": len(reports), "tasks_failed": list(reports).count(None)}
+            text = json.dumps({"committed": committed} | tasks | told, ensure_ascii=False, indent=2)
             system, file = opened(self.options.summary, "summary")
             try:
                 system.create_dir(file.rpartition("/")[0])
                 with system.open_output_stream(file) as stream:
                     stream.write(text.encode() + b"\n")
             except OSError as error:
-                raise ConfigurationError(f"option summary={file!r}: {error}") from error
+                why = f"option summary={file!r}: {error}; give a file that can be written"
+                raise ConfigurationError(why) from error
         return told
 
 

@@ -97,9 +97,8 @@ class Options:
         if plan not in ("true", "false"):
             raise InvalidSetting("use true or false", plan=values["plan"])
         values["plan"] = plan == "true"
-        for name in ("rejects", "summary", "receipts", "ledger"):
-            if name in values:
-                values[name] = absolute(values[name])
+        for name in values.keys() & {"rejects", "summary", "receipts", "ledger"}:
+            values[name] = absolute(values[name])
         if is_uri(values.get("ledger", "")):
             raise InvalidSetting(
                 f"option ledger={values['ledger']!r} is a URI; ledger files grow line by line, which "
@@ -150,7 +149,6 @@ TYPES: Final[Mapping[str, tuple[Sequence[str], str]]] = {
     "due_at": (("timestamp",), "timestamp"),
     "attributes": (("map<string,string>",), "map<string,string>"),
 }
-_COLLATION: Final = re.compile(r" collate \w+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +176,7 @@ def checked_columns(schema: StructType, options: Options) -> Columns:
     if key is None and options.key != DEFAULT_KEY:
         raise InvalidSetting(f"option key={options.key!r} names no column; there are {shown}")
     for name, each in zip(names, schema.fields, strict=True):
-        _check_type(name, _COLLATION.sub("", each.dataType.simpleString()), key)
+        _check_type(name, re.sub(r" collate \w+", "", each.dataType.simpleString()), key)
     if "body" not in names:
         raise ConfigurationError(
             f"column 'body' is missing; there are {shown}: name the text to send so"

@@ -140,13 +140,11 @@ class Receipts(AttemptFiles):
 
     def stop(self) -> None:
         """Tell the job's tasks to note what they have sent, and to send nothing more; raises OSError."""
-        with self.system.open_output_stream(self._stop):
-            pass
+        self.system.open_output_stream(self._stop).close()
 
     def stopped(self) -> bool:
         """Whether they were told to."""
-        found = self.system.get_file_info(self._stop)
-        return bool(found.type is not fs.FileType.NotFound)
+        return bool(self.system.get_file_info(self._stop).type is not fs.FileType.NotFound)
 
     def kept_start_ms(self, now_ms: int | None = None) -> int | None:
         """The instant that the job's first run left here; None if the job never ran with receipts. A run that

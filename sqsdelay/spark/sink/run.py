@@ -72,12 +72,8 @@ def this_attempt(write_id: str, run: Run) -> Attempt:
     """This worker's attempt on a task of a write."""
     of = TaskContext.get()
     assert of is not None, "tasks of a write run in Spark's workers"
-    number = of.attemptNumber(), of.taskAttemptId(), run.began_ms
-    return Attempt(write_id, of.partitionId(), *number)
+    return Attempt(write_id, of.partitionId(), of.attemptNumber(), of.taskAttemptId(), run.began_ms)
 
-
-_DATE_RESOLUTION_MS: Final = 1000
-"""SQS dates its answers in whole seconds."""
 
 INSTEAD: Final = (
     "give due_at instead: current_timestamp() + make_dt_interval(0, 0, 0, delay_seconds)"
@@ -94,8 +90,8 @@ def planned_ms(options: Options, client: SQSClient) -> int:
         return SystemClock().now_ms()
     queues = SqsQueues(client)
     queues.synchronise(Endpoint.parse(options.endpoint).queue)
-    # What an answer's date proves is up to a second in the past: nothing may be due too early.
-    return queues.broker_clock.now_ms() + _DATE_RESOLUTION_MS
+    # SQS dates answers in whole seconds, up to one in the past: nothing may be due too early.
+    return queues.broker_clock.now_ms() + 1000
 
 
 def micro_batch_ms(checkpoint: str | None, batch_id: int) -> int:

@@ -67,8 +67,7 @@ class Task:
         try:
             for batch in batches:
                 for chunk in chunks(batch):
-                    failed = self._send_chunk(chunk)
-                    if failed:
+                    if failed := self._send_chunk(chunk):
                         positions = sorted(failed)
                         yield rejected(chunk, positions, [str(failed[row]) for row in positions])
             if self.bulk is not None:

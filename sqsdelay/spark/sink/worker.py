@@ -113,12 +113,9 @@ def _ledger(options: Options) -> FileLedger | None:
     return FileLedger(folder / f"{socket.gethostname()}-{os.getpid()}.jsonl")
 
 
-@cache
-def _spare_the_collector() -> None:
-    """Let the garbage collector pass over what is loaded by now and stays: looking through pyspark's
-    and boto3's objects time and again is a twentieth of the work of a row. Once in a process."""
-    gc.freeze()
-
+_spare_the_collector: Final = cache(gc.freeze)
+"""Let the garbage collector pass over what is loaded by now and stays: looking through pyspark's
+and boto3's objects time and again is a twentieth of the work of a row. Once in a process."""
 
 _FIRST_RATE: Final = 60.0
 _GROWTH: Final = 0.05
@@ -186,8 +183,7 @@ class CallPace:
         # One waits and the others queue up: a cut holds them up, too.
         with self._turns[self._queue()]:
             now = self._clock.monotonic()
-            pause = self.turn(now) - now
-            if pause > 0:
+            if (pause := self.turn(now) - now) > 0:
                 self._sleep(pause)
 
     def turn(self, now: float) -> float:
@@ -322,7 +318,6 @@ def sent_before(
             # No run of the job goes on meanwhile.
             before.original = Receipts(str(options.receipts), str(options.job)).load(*share)
         if job is not None:
-            stored = partial(job.stored, *share)
-            before.known, before.stored = insist(stored, options.retry_seconds)
+            before.known, before.stored = insist(partial(job.stored, *share), options.retry_seconds)
         _loaded[key] = before
     return _loaded[key]

@@ -238,9 +238,13 @@ class S3Store(Changes, Pages, DelayedMessageStore):
         start = f"{jobs}{secrets.token_hex(4)}"
         found = chain(listed(jobs, start), takewhile(lambda key: key < start, listed(jobs)))
         for job, keys in groupby(found, lambda key: key.rpartition("/")[0]):
-            record, etag = bucket.get_json(f"{job}/{layout.RECORD}")
-            runs = record.get("runs", {})
-            begun = {batch: layout.times_of(batch)[1] for batch in runs}
+            try:
+                record, etag = bucket.get_json(f"{job}/{layout.RECORD}")
+                runs = record.get("runs", {})
+                begun = {batch: layout.times_of(batch)[1] for batch in runs}
+                left_in = [run.get("endpoints", run["attempts"]) for run in runs.values()]
+            except (AttributeError, LookupError, TypeError, ValueError):
+                continue  # What it has stored is skipped, and waits until its record is restored.
             # Each dispatcher takes its endpoint out: of the others it does not know what waits there.
             passed = [
                 run["endpoints"]
@@ -250,7 +254,7 @@ class S3Store(Changes, Pages, DelayedMessageStore):
             ]
             for endpoints in passed:
                 endpoints.remove(wheel.batches.endpoint)
-            waits = any(run.get("endpoints") or begun[b] >= old_ms for b, run in runs.items())
+            waits = any(left_in) or max(begun.values(), default=0) >= old_ms
             if etag is not None and not waits:
                 bucket.delete_unchanged(f"{job}/{layout.RECORD}", etag)
                 # A run that has committed meanwhile keeps it, with the marks of all.

@@ -51,7 +51,7 @@ def test_a_due_time_holds_while_the_broker_is_away(shared: Broker) -> None:
     assert arrival.body == b"x"
     assert arrival.late_ms >= 0
     bits = arrival.routing_key.rpartition(".")[0]
-    assert 0 < int(bits.replace(".", ""), 2) <= 4
+    assert int("0" + bits.replace(".", ""), 2) <= 4
     assert arrival.properties.headers["sqsdelay.WasDueAt"] == str(int(due.timestamp() * 1000))
 
 

@@ -104,7 +104,7 @@ def test_a_key_is_text_or_a_whole_number(key: str) -> None:
         ),
         ({"endpoint": "o", "receipts": "r"}, "receipts='.*/r' needs the job's name"),
         ({"endpoint": "o", "receipts": "", "job": "j"}, "receipts='' is empty; give a value, or"),
-        ({"endpoint": "o", "summary": "/dev"}, "summary='/dev': "),
+        ({"endpoint": "o", "summary": "/dev"}, "summary='/dev': .*; give a file"),
         ({"endpoint": "o", "summary": "/dev/null/x"}, "summary='/dev/null/x': "),
         ({"endpoint": "o", "batch": "7"}, "batch=7; name the job .*: option job"),
         ({"endpoint": "o", "rate": "9"}, "rate=9 is the whole job's; give option tasks"),

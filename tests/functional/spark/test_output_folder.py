@@ -50,7 +50,8 @@ def bucket(local_aws: LocalAws, monkeypatch: pytest.MonkeyPatch) -> Bucket:
 
 def write(bucket: Bucket, part: str, *, whole: bool = True) -> None:
     with NewReport(REMOTE, f"s3a://{bucket.name}/a/orders/") as new:
-        scheme, _, key = new.uri("messages").partition(f"{bucket.name}/")
+        uri = f"{new._uri}/{new._tables}/messages"
+        scheme, _, key = uri.partition(f"{bucket.name}/")
         assert scheme == "s3a://"
         bucket.put(f"{key}/{part}.parquet")
         bucket.put(f"{key.removesuffix('messages')}gathered/1.parquet")

@@ -82,7 +82,7 @@ def reported(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> R
     newest = told.sent("newest", endpoint="undated", after=36_000)
     events = [*hollow(), *sent_too_late(), *undated(), *relayed(), newest]
     ledger = told.written(folder, events)
-    figures = write_report(spark, ledger, folder / "out", prices=PRICES, store="s3://b/d")
+    figures = write_report(spark, ledger, folder / "out", prices=PRICES, store="s3://bucket/d")
     return folder / "out", figures
 
 

@@ -19,7 +19,7 @@ from sqsdelay.cli import app
 from sqsdelay.cli.cost import DEFAULT_PARK_AFTER
 from sqsdelay.cli.spark_job import GRACE_SECONDS
 from sqsdelay.cost import shipped_prices
-from sqsdelay.errors import ConfigurationError, MissingExtra
+from sqsdelay.errors import MissingExtra
 from sqsdelay.spark.report import messages, tables
 from sqsdelay.spark.report import write as report
 from sqsdelay.spark.report.write import write_report
@@ -87,16 +87,6 @@ def test_its_numbers_are_the_codes() -> None:
     described = FIELDS.partition("\n## The report's figures")[2]
     statuses = re.findall(r"^\| `([\w-]+)` \| [A-Z]", described, re.M)
     assert sorted(statuses) == sorted(messages.STATUSES)
-
-
-def test_a_report_without_java_does_not_begin(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """One line."""
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    done = CliRunner().invoke(app, ["pipeline", "report", "x", "--out", str(tmp_path / "report")])
-    assert isinstance(done.exception, ConfigurationError)
-    assert "Spark needs Java 17" in str(done.exception)
 
 
 def test_a_missing_package_is_named_with_its_remedy(
