@@ -16,7 +16,7 @@ from aws_lambda_powertools.metrics import MetricUnit
 
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.function_names import LEDGER_MESSAGE, LEDGER_STREAM_SCHEME
-from sqsdelay.core.limits import DEFAULT_MAX_DELAY_SECONDS, SHORT_CALL_ATTEMPTS
+from sqsdelay.core import limits
 from sqsdelay.core.received_message import whole_number
 from sqsdelay.errors import ConfigurationError
 from sqsdelay.ledger.events import Event, Ledger, as_fields
@@ -52,7 +52,7 @@ def relay_settings(store: ParkingPlace | None, **more: Any) -> RelaySettings:
         parking=parking_settings(store, park_after),
         max_receives=whole_setting(function_names.MAX_RECEIVES_VARIABLE, DEFAULT_MAX_RECEIVES),
         max_delay_seconds=whole_setting(
-            function_names.MAX_DELAY_SECONDS_VARIABLE, DEFAULT_MAX_DELAY_SECONDS
+            function_names.MAX_DELAY_SECONDS_VARIABLE, limits.DEFAULT_MAX_DELAY_SECONDS
         ),
         **more,
     )
@@ -60,30 +60,37 @@ def relay_settings(store: ParkingPlace | None, **more: Any) -> RelaySettings:
 
 @dataclass(slots=True)
 class Until:
-    """When an invocation has to have ended, by the monotonic clock in seconds; set anew by each."""
+    """When an invocation's calls have to have ended, by the monotonic clock in seconds; set anew by each.
+    ``kept_back`` is for what follows; ``for_a_send`` what a send needs, so that its outcome is known."""
 
     kept_back: float = 1
     at: float = math.inf
+    for_a_send: float = 0
 
     def begin(self, context: Any) -> None:
         """An invocation begins: Lambda's context says how long it may take."""
-        self.at = time.monotonic() + context.get_remaining_time_in_millis() / 1000 - self.kept_back
+        left = context.get_remaining_time_in_millis() / 1000
+        left -= min(self.kept_back, left / 3)
+        self.at, self.for_a_send = time.monotonic() + left, min(limits.SHORT_CALL_SECONDS, left / 2)
 
     def seconds_left(self) -> float:
         return self.at - time.monotonic()
 
+    def may_send(self) -> bool:
+        return self.seconds_left() > self.for_a_send
+
 
 def sqs_client(*, connections: int, until: Until) -> SQSClient:
-    """A client whose requests end with the invocation. They are without its trace header, which botocore
-    adds to each call within Lambda. SQS would give it, and Lambda's recursion count (Lineage) in it, to
-    messages without one of their own."""
+    """A client whose requests end with the invocation, without its trace header, which botocore adds: SQS
+    would give it, and Lambda's recursion count (Lineage) in it, to messages without one of their own."""
 
-    def prepare(request: AWSRequest, **_: object) -> None:
-        if until.seconds_left() <= 0:
+    def prepare(request: AWSRequest, operation_name: str, **_: object) -> None:
+        least = until.for_a_send if operation_name.startswith("SendMessage") else 0
+        if until.seconds_left() <= least:
             raise OutOfTime()
         del request.headers["X-Amzn-Trace-Id"]
 
-    client = default_client(connections=connections, attempts=SHORT_CALL_ATTEMPTS)
+    client = default_client(connections=connections, attempts=limits.SHORT_CALL_ATTEMPTS)
     client.meta.events.register("request-created.sqs", prepare)
     limit_whole_answers(client, until.seconds_left)
     return client

@@ -18,7 +18,7 @@ from lambdas import settings
 from sqsdelay.cdk import function_names
 from sqsdelay.core.delay import begun_within
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.limits import DEFAULT_HOP_SECONDS, SHORT_CALL_SECONDS
+from sqsdelay.core.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.core.received_message import ReceivedMessage, from_lambda_event
 from sqsdelay.errors import MalformedMessage
 from sqsdelay.opentelemetry import if_installed
@@ -89,8 +89,6 @@ def handler(event: Mapping[str, Any], context: Any) -> dict[str, list[dict[str, 
     received_at = time.monotonic()
     this = function()
     this.until.begin(context)
-    # No send is begun that may be cut off: nobody would know whether its messages were sent.
-    kept_back = min(SHORT_CALL_SECONDS, this.until.seconds_left() / 2)
     records = event.get("Records") if isinstance(event, Mapping) else None
     if not isinstance(records, list):
         problem = "not an SQS event: it has no list of Records"
@@ -108,9 +106,8 @@ def handler(event: Mapping[str, Any], context: Any) -> dict[str, list[dict[str, 
     outcomes: list[Outcome] = []
     if copies:
         with begun_within(this.until.seconds_left()):
-            outcomes = _relay(this, records).process(
-                copies, delete=False, held=lambda: this.until.seconds_left() > kept_back
-            )
+            relay, held = _relay(this, records), this.until.may_send
+            outcomes = relay.process(copies, delete=False, held=held)
     failed += [outcome.copy.sqs_message_id for outcome in outcomes if not outcome.settled]
     settings.report_outcomes(this.metrics, this.logger, outcomes, len(records) - len(copies))
     this.metrics.flush_metrics()

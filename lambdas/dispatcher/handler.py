@@ -24,6 +24,7 @@ from sqsdelay.cdk import function_names
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.limits import MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.dispatching.dispatcher import Dispatcher, DispatchSettings
+from sqsdelay.errors import ConfigurationError
 from sqsdelay.opentelemetry import if_installed
 from sqsdelay.parking.parking import check
 from sqsdelay.ports.stores import DelayedMessageStore, ParkingPlace
@@ -40,9 +41,6 @@ bounded in bytes as well."""
 
 CONCURRENT_SENDS: Final = 32
 """Batches in flight: an answer of SQS takes many times as long as a processor works for it."""
-
-KEPT_BACK_MS: Final = 10_000
-"""No claim is begun with less time left: one cut off would be released twice."""
 
 HELPERS: Final = 9
 """Runs that one with more than a round in its parking queue starts."""
@@ -108,16 +106,15 @@ def handler(event: object, context: Any) -> dict[str, int]:
     """Release batch after batch until time runs out, or none is due whose destination is in reach.
 
     Asked to park, it does that instead, until the parking queue is empty or time runs out. Where schedules
-    have sent more than one round, it starts more runs of itself. Raises StoreError, QueueMissing,
-    QueueUnavailable: Lambda counts an error; the next run goes on. Returns how many messages were released,
-    rejected, failed and held; or how many copies met which fate."""
+    have sent more than one round, it starts more runs of itself. Raises ConfigurationError: it has no time
+    for that; StoreError, QueueMissing, QueueUnavailable: Lambda counts an error; the next run goes on.
+    Returns how many messages were released, rejected, failed and held; or how many copies met which fate."""
     this = function()
     this.until.begin(context)
     asked = event.get(function_names.PARK) if isinstance(event, Mapping) else None
     if asked in (True, function_names.HELP) or this.dispatcher is None:
         return _park(this, context, may_ask=this.store.fires and asked is True)
-    counts = dict.fromkeys(("released", "rejected", "failed", "held"), 0)
-    latest_ms = 0
+    counts, latest_ms = dict.fromkeys(("released", "rejected", "failed", "held"), 0), 0
     while True:
         done = this.dispatcher.dispatch()
         for fate in counts:
@@ -127,9 +124,17 @@ def handler(event: object, context: Any) -> dict[str, int]:
             this.logger.warning("not released", message_id=message.message_id)
         # What was refused is hidden until its retry, and destinations that failed are left out of the
         # next claim: what is behind them goes ahead.
-        if not done.claimed or context.get_remaining_time_in_millis() < KEPT_BACK_MS:
+        if not done.claimed or not this.until.may_send():
             break
-    _report(this, counts, latest_ms)
+    # Not next_due_ms(), which leaves out what is held until an outage or a refusal is over.
+    now_ms = this.outbox.now_ms()
+    earliest = this.store.pending(1, due_before_ms=now_ms)
+    overdue_ms = now_ms - earliest[0].due_ms if earliest else 0
+    for name in function_names.DISPATCH_COUNTS:
+        this.metrics.add_metric(name, MetricUnit.Count, counts[name.lower()])
+    this.metrics.add_metric(function_names.DISPATCH_LATENESS, MetricUnit.Milliseconds, latest_ms)
+    this.metrics.add_metric(function_names.OVERDUE, MetricUnit.Milliseconds, overdue_ms)
+    this.metrics.flush_metrics()
     return counts
 
 
@@ -145,24 +150,16 @@ def _park(this: Function, context: Any, *, may_ask: bool) -> dict[str, int]:
             this.logger.error("no help to empty the parking queue", reason=str(error))
 
     left_ms = context.get_remaining_time_in_millis
+    if left_ms() <= PARKING_KEPT_BACK_MS:
+        raise ConfigurationError(
+            f"{left_ms() / 1000:g} s are too few for the parking queue; set a timeout of 120 s or more"
+        )
     rounds = this.parker.rounds(
         more=lambda: left_ms() > PARKING_KEPT_BACK_MS,
-        held=lambda: left_ms() > KEPT_BACK_MS,
+        held=this.until.may_send,
         crowded=send_for_help if may_ask else None,
     )
     report = partial(settings.report_outcomes, this.metrics, this.logger)
     fates = sum(map(report, rounds), Counter[Status]())
     this.metrics.flush_metrics()
     return {str(status): count for status, count in fates.items()}
-
-
-def _report(this: Function, counts: dict[str, int], latest_ms: int) -> None:
-    # Not next_due_ms(), which leaves out what is held until an outage or a refusal is over.
-    now_ms = this.outbox.now_ms()
-    earliest = this.store.pending(1, due_before_ms=now_ms)
-    overdue_ms = now_ms - earliest[0].due_ms if earliest else 0
-    for name in function_names.DISPATCH_COUNTS:
-        this.metrics.add_metric(name, MetricUnit.Count, counts[name.lower()])
-    this.metrics.add_metric(function_names.DISPATCH_LATENESS, MetricUnit.Milliseconds, latest_ms)
-    this.metrics.add_metric(function_names.OVERDUE, MetricUnit.Milliseconds, overdue_ms)
-    this.metrics.flush_metrics()

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from sqsdelay.core.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS
 from sqsdelay.errors import InvalidDelay, InvalidSetting
@@ -155,12 +155,12 @@ class Reject:
 Decision = HandOver | Requeue | Park
 
 
-def check_range(least: float, most: float | None = None, /, why: str = "", **given: float) -> None:
-    """Refuse numbers below ``least``, or above ``most`` unless that is None. Raises InvalidSetting: names the
+def check_range(least: float, most: float = math.inf, /, why: str = "", **given: Any) -> None:
+    """Refuse what is no number, below ``least`` or above ``most``. Raises InvalidSetting: names the
     setting, its value, the range and ``why`` it is so."""
     for name, value in given.items():
-        if not (least <= value and (most is None or value <= most)):
-            wanted = f"{least} or more" if most is None else f"{least} to {most}"
+        if not (isinstance(value, int | float) and least <= value <= most):
+            wanted = f"{least} or more" if most == math.inf else f"{least} to {most}"
             raise InvalidSetting(f"use {wanted}{why}", **{name: value})
 
 

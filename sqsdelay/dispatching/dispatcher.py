@@ -65,9 +65,8 @@ class DispatchSettings:
 
     def __post_init__(self) -> None:
         check_range(0, number_of_retries=self.number_of_retries)
-        check_range(1, batch_size=self.batch_size)
         most_lost = self.maximum_recovery_failures_per_second
-        check_range(1, maximum_recovery_failures_per_second=most_lost)
+        check_range(1, batch_size=self.batch_size, maximum_recovery_failures_per_second=most_lost)
         check_positive(MAX_POLL_SECONDS, poll_seconds=self.poll_seconds)
         check_positive(store_breaker_seconds=self.store_breaker_seconds)
         check_positive(fetch_breaker_seconds=self.fetch_breaker_seconds)

@@ -198,7 +198,7 @@ class QueueSender:
             try:
                 given.append(self.router.prepare(call, message))
             except SqsDelayError as error:
-                given.append(SendResult(getattr(message, "message_id", None), error=error))
+                given.append(SendResult(getattr(message, "message_id", None), error=own(error)))
         self._park(endpoint, [each for each in given if isinstance(each, ToStore)])
         ready = [each for each in given if isinstance(each, ToQueue)]
         batches = list(
@@ -366,14 +366,14 @@ class QueueSender:
 
 
 def _result(of: Prepared) -> SendResult:
-    sqs_id = of.sqs_message_id
-    return SendResult(of.message_id or sqs_id, of.route, utc(of.due_ms), sqs_id, of.error)
+    sqs_id, error = of.sqs_message_id, of.error and own(of.error)
+    return SendResult(of.message_id or sqs_id, of.route, utc(of.due_ms), sqs_id, error)
 
 
 def sent(result: SendResult) -> SendResult:
-    """The result, or its error raised, as an object of the caller's own."""
+    """The result, or its error raised."""
     if result.error is not None:
-        raise own(result.error)
+        raise result.error
     return result
 
 

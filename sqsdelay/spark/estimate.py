@@ -141,8 +141,8 @@ class Planned:
         self._now_ms = now_ms
         self._sums: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0, 0])
 
-    def add(self, message: Message, messages: int = 1) -> None:
-        """Count a message, or as many like it."""
+    def add(self, message: Message, messages: int = 1) -> bool:
+        """Count a message, or as many like it; whether the job would store it at once."""
         assert message.due_at is not None, "rows have a due time"
         late_ms = round(message.due_at.timestamp() * 1000) - self._now_ms
         seconds = max(0, -(-late_ms // 1000))
@@ -152,6 +152,7 @@ class Planned:
         hops = max(0, -(-seconds // limits.DEFAULT_HOP_SECONDS) - 1)
         for place, each in enumerate((1, hops, seconds)):
             sums[place] += each * messages
+        return self._chosen.strategy_of(longest) != "relay"
 
     def price(self, counts: Counts) -> None:
         """Add what it costs each way, and how many are relayed: a few numbers, whatever was planned."""

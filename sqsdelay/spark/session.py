@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import TimeoutError as NoAnswer
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote
 
 from sqsdelay import errors
@@ -195,7 +195,7 @@ def opened(path: str, option: str, *, make: bool = False) -> tuple[fs.FileSystem
         return found, root.rstrip("/")
 
     try:
-        return _answered(ask, f"option {option}={path!r}")
+        return cast("tuple[fs.FileSystem, str]", _answered(ask, f"option {option}={path!r}"))
     except (pa.ArrowException, OSError) as error:
         # What it tried to load Hadoop from is of no use to anybody.
         told = " ".join(str(error).split()).partition(" dlopen(")[0]

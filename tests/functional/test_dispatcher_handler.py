@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import math
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,12 +16,14 @@ from typing import Any
 import boto3
 import pytest
 import time_machine
+from botocore.exceptions import ReadTimeoutError
 from moto import mock_aws
 
 from lambdas.dispatcher import handler as module
+from sqsdelay.core.limits import ANSWER_SECONDS
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import QueueUnavailable, StoreMissing
+from sqsdelay.errors import ConfigurationError, QueueUnavailable, StoreMissing
 from sqsdelay.ledger.events import EventKind, from_json
 from sqsdelay.ports.queues import Failure
 from sqsdelay.stores import DynamoDbStore
@@ -122,29 +126,6 @@ def reported(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return metrics
 
 
-def test_what_is_held_through_an_outage_is_overdue(
-    sqs: Any,
-    store: DynamoDbStore,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """An alarm on Overdue rings while SQS cannot be reached."""
-
-    def unreachable(queue_url: str, messages: list[OutgoingMessage]) -> list[Failure]:
-        return [
-            Failure("Unreachable", QueueUnavailable("gone"), transient=True, outage=True)
-            for _ in messages
-        ]
-
-    store.store([parked("kept", -60)])
-    assert module.handler({}, Context())["released"] == 1
-    assert reported(capsys)["Overdue"] == [0]
-    store.store([parked("held", -60)])
-    monkeypatch.setattr(module.function().outbox._queues, "send_batch", unreachable)
-    assert module.handler({}, Context())["held"] == 1
-    assert reported(capsys)["Overdue"][0] >= 60_000
-
-
 def test_a_queue_out_of_reach_does_not_starve_the_others(
     sqs: Any,
     store: DynamoDbStore,
@@ -207,20 +188,49 @@ def test_a_lasting_outage_is_logged_and_still_measured(
     assert "dispatch circuit breaker: failing for" in log.getvalue()
 
 
-def test_stops_in_time(
+@pytest.mark.parametrize("answer_seconds", [3, math.inf])
+@pytest.mark.parametrize(("timeout_seconds", "sent"), [(5, 10), (10, 20), (30, 30), (60, 30)])
+def test_the_functions_time_is_its_contexts(
     sqs: Any,
     store: DynamoDbStore,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    timeout_seconds: int,
+    sent: int,
+    answer_seconds: float,
 ) -> None:
-    """A claim is not begun when Lambda might cut it off; the rest is told as overdue."""
-    monkeypatch.setattr(module, "BATCH", 2)
-    store.store([parked(f"m{n}", -60) for n in range(5)])
-    assert module.handler({}, Context(remaining_ms=9_999))["released"] == 2
-    metrics = reported(capsys)
-    assert 60_000 <= metrics["Overdue"][0] < 60_000 + PATIENCE_SECONDS * 1000
-    assert metrics["Released"] == [2]
-    assert module.handler({}, Context())["released"] == 3
+    """A queue that answers in 3 s, or never: it ends in time, and gives up no send that may arrive. What it
+    leaves is told as overdue, and goes with the next run; the parking queue needs minutes."""
+    monkeypatch.setattr(module, "CONCURRENT_SENDS", 1)
+    monkeypatch.setattr(module, "BATCH", 20)
+    store.store([parked(f"m{n}", -60) for n in range(30)])
+    this, passed, started = module.function(), [0.0], time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: started + passed[0])
+
+    def answer(request: Any, **_: Any) -> None:
+        limit = max(min(ANSWER_SECONDS, this.until.seconds_left()), 0)
+        passed[0] += min(answer_seconds, limit)
+        if answer_seconds > limit:
+            raise ReadTimeoutError(endpoint_url=request.url)
+
+    this.outbox._queues._client.meta.events.register_first(  # type: ignore[attr-defined]
+        "before-send.sqs.SendMessageBatch", answer
+    )
+    with monkeypatch.context() as limited:
+        left = "get_remaining_time_in_millis"
+        limited.setattr(Context, left, lambda _: (timeout_seconds - passed[0]) * 1000)
+        with pytest.raises(ConfigurationError, match=f"^{timeout_seconds} s .* timeout of 120 s"):
+            module.handler({"park": True}, Context())
+        counts = module.handler({}, Context())
+        assert passed[0] < timeout_seconds
+    sent = sent if answer_seconds == 3 else 0
+    assert (counts["released"], counts["failed"], store.pending_count()) == (sent, 0, 30 - sent)
+    assert (reported(capsys)["Overdue"][0] >= 60_000) is (sent < 30)
+    answer_seconds = 0
+    passed[0] += 60
+    with time_machine.travel(START + timedelta(seconds=60), tick=False):
+        module.handler({}, Context())
+        assert received(sqs) == {f"m{n}": 1 for n in range(30)}
 
 
 class CutOff(BaseException):

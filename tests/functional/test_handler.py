@@ -240,7 +240,7 @@ def test_the_functions_time_is_its_contexts(
     def slow(**_: Any) -> None:
         passed[0] += 3
 
-    client.meta.events.register("before-call.sqs.SendMessageBatch", slow)
+    client.meta.events.register("before-send.sqs.SendMessageBatch", slow)
     monkeypatch.setattr(Until, "seconds_left", lambda self: timeout_seconds - 1 - passed[0])
     records = [record(f"m-{n}", "900") for n in range(30)]
     answer = module.handler({"Records": records}, Context(timeout_seconds * 1000))

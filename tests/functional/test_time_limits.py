@@ -213,10 +213,10 @@ def test_another_botocore_is_said_to_give_up_late(caplog: pytest.LogCaptureFixtu
     assert f"botocore=={KNOWN_BOTOCORE} " in pinned.read_text()
 
 
-@pytest.mark.parametrize("seconds", [0.5, 61])
-def test_a_deadline_out_of_range_is_refused(seconds: float) -> None:
+@pytest.mark.parametrize("seconds", [0.5, 61, "10", None])
+def test_a_deadline_out_of_range_is_refused(seconds: Any) -> None:
     """Below a second nothing is answered; above a minute it is none."""
-    with pytest.raises(ConfigurationError, match=rf"deadline_seconds={seconds}; use 1 to 60"):
+    with pytest.raises(ConfigurationError, match=rf"deadline_seconds={seconds!r}; use 1 to 60"):
         DelaySender(deadline_seconds=seconds)
 
 

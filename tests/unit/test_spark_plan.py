@@ -55,7 +55,12 @@ def test_an_s3_store_is_priced_as_spark_writes_to_it() -> None:
     assert 0.05 < bulk < 0.20
     assert looked_up - bulk == pytest.approx(5.80)
     assert "S3, parked by the sender after 2.25 h" not in plan(Options(), DAY)["costs"]
-    assert plan(Options(store="s3://bucket"), 8_000)["relayed"] == 1
+    options = Options(store="s3://bucket")
+    assert plan(options, 8_000)["relayed"] == 1
+    # As the summary's routes tell it, too.
+    planned, start = Planned(options, 0), datetime.fromtimestamp(0, UTC)
+    dues = (start + timedelta(seconds=delay) for delay in (60, 8100, 8101))
+    assert [planned.add(Message("x", due_at=due)) for due in dues] == [False, False, True]
 
 
 def test_more_than_the_relay_holds_is_warned_of() -> None:

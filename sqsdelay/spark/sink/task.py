@@ -14,7 +14,7 @@ import pyarrow as pa
 from sqsdelay import errors
 from sqsdelay.core.delay import Clock, SystemClock
 from sqsdelay.core.endpoint import Endpoint
-from sqsdelay.core.message import Message, checked
+from sqsdelay.core.message import Message, Route, checked
 from sqsdelay.core.stored_message import as_stored
 from sqsdelay.sending.sender import QueueSender, SendResult
 from sqsdelay.spark.estimate import Planned
@@ -187,9 +187,8 @@ class Task:
                 refused.append((each, result.error))
                 continue
             _, message, mark = each
-            self.counts.routes[str(result.route)] += 1
-            if self.planned is not None:
-                self.planned.add(message)
+            parked = self.planned is not None and self.planned.add(message)
+            self.counts.routes[str(Route.STORE if parked else result.route)] += 1
             if self.bulk is not None and far:
                 self.bulk.note([mark.message_id], [mark.content])
             if receipts is not None:

@@ -70,7 +70,7 @@ def test_a_job_from_its_plan_to_its_replay(sqs: Stub, s3: S3Server, tmp_path: Pa
         "--store", "s3://parked/delays", "--park-after", "30d", "--ledger", tmp_path / "ledger",
         "--concurrency", "2", "--hop", "900", "--max-delay", "3650d",
     ]  # fmt: skip
-    assert run("schedule", rows, *sends, "--plan", code=1)["routes"] == {"delay-queue": 1}
+    assert run("schedule", rows, *sends, "--plan", code=1)["routes"] == {"store": 1}
     assert s3.s3.requests["PutObject"] == 0
     assert run("schedule", rows, *sends, code=1)["routes"] == {"store": 1}
     assert s3.s3.requests["PutObject"] > 0
