@@ -41,10 +41,10 @@ def columns(sql: str) -> list[str]:
 
 _READ: Final = columns(f"""
     xxhash64(endpoint, message_id) AS hash; *; event = 'sent' AS sent; event = 'received' AS received;
-    -- A copy stands after its sending, whatever the receiver's clock says: after its due time, or, if it was
-    -- sent straight to its queue and tells none, after that took it.
+    -- A copy stands after its sending, whatever the receiver's clock says: at its due time, since its handler
+    -- may send the id again at once, or, if it was sent straight to its queue, after that took it.
     coalesce(IF(received AND due_ms IS NULL, enqueued_ms + {CLOCK_TOLERANCE_MS}, NULL),
-      IF(received AND late_ms IS NULL, greatest(at_ms, due_ms + {CLOCK_TOLERANCE_MS}), at_ms)) AS instant;
+      IF(received AND late_ms IS NULL, greatest(at_ms, due_ms), at_ms)) AS instant;
     -- Of events at the same millisecond.
     array_position(array('sent', 'rescheduled', 'hop', 'forwarded', 'parked', 'released', 'handed-over',
       'rejected', 'cancelled', 'received'), event) AS rank;

@@ -33,8 +33,8 @@ def lives_of(spark: SparkSession, folder: Path, events: list[Event]) -> dict[str
     known = judged(rows, as_of_ms=END_MS, grace_ms=told.HOUR).collect()
     found: dict[str, Lives] = {}
     for row in sorted(known, key=lambda row: row.life):
-        key = f"{row.endpoint}/{row.message_id}"
-        found.setdefault(key, []).append((row.status, row.due_ms, row.early))
+        lives = found.setdefault(f"{row.endpoint}/{row.message_id}", [])
+        lives.append((row.status, row.due_ms, row.early))
     return found
 
 
@@ -57,6 +57,7 @@ def test_a_life_begins_with_a_send_after_the_last_has_ended(
     again = replace(told.sent("replayed", after=9000, route=Route.DIRECT), due_ms=lost.due_ms)
     slow = told.sent("slow")
     clock, soon_after = told.sent("clock"), told.sent("clock", after=8000, delay=1)
+    at_once, next_one = told.sent("at once"), told.sent("at once", after=1901)
     delays = (90_000, 120_000)  # Neither first sent, first due, nor the other way round.
     dropped = [told.sent("dropped", after=310 * n, delay=delays[n % 2]) for n in range(14)]
     # The sender's due time is an estimate.
@@ -77,6 +78,9 @@ def test_a_life_begins_with_a_send_after_the_last_has_ended(
         slow, told.handed_over(slow), told.sent("slow", after=1850, delay=90_000), told.received(slow),
         clock, told.handed_over(clock, late_ms=40), by_its_own_clock(clock),
         soon_after, told.handed_over(soon_after, after=1), by_its_own_clock(soon_after),
+        # Only sends and receptions are recorded, and the handler sends its id again within 100 ms.
+        at_once, by_its_own_clock(at_once, behind_ms=0),
+        replace(next_one, at_ms=next_one.at_ms - 900),
         # The id is used again, and again, before the delay consumer meets what was cancelled.
         *dropped, *[told.hop(each) for each in exact],
         *[told.consumed(each, EventKind.CANCELLED, after=4500) for each in exact[:-1]],
@@ -100,6 +104,7 @@ def test_a_life_begins_with_a_send_after_the_last_has_ended(
         "orders/replayed": ["delivered"],
         "orders/slow": ["delivered", "lost"],
         "orders/clock": ["delivered", "delivered"],
+        "orders/at once": ["delivered", "lost"],
         "orders/dropped": [*["cancelled"] * 13, "lost"],
         "orders/back": ["delivered", "cancelled"],
         "orders/near": ["cancelled", "rejected"],
@@ -124,8 +129,7 @@ class Histories:
     def message(self, number: int) -> None:
         """One id, used up to four times."""
         chance = self._random
-        endpoint = chance.choice(("orders", "silent"))
-        name = f"m{number}"
+        endpoint, name = chance.choice(("orders", "silent")), f"m{number}"
         at_s = chance.randrange(1000)
         lives = self.truth[f"{endpoint}/{name}"] = []
         for _ in range(chance.randrange(1, 5)):
@@ -141,17 +145,15 @@ class Histories:
         delay = chance.choice((1000, 1900, 4000, 90_000))
         if chance.random() < 0.15:
             return self._direct(endpoint, name, at_s)
-        size = chance.choice((1, 381))
-        sent = told.sent(name, endpoint=endpoint, after=at_s, delay=delay, size=size)
-        self._tell(sent)
+        sent = told.sent(name, endpoint=endpoint, after=at_s, delay=delay)
+        self._tell(replace(sent, size=chance.choice((1, 381))))
         end = chance.choice(("delivered", "delivered", "replayed", "lost", "cancelled", "rejected"))
         moved = chance.random() < 0.2
         if moved:
             delay += 500
             assert sent.due_ms is not None
-            due_ms = sent.due_ms + 500_000
-            self._tell(told.by_sender(sent, EventKind.RESCHEDULED, after=5, due_ms=due_ms))
-            sent = replace(sent, due_ms=due_ms)
+            sent = replace(sent, due_ms=sent.due_ms + 500_000)
+            self._tell(told.by_sender(sent, EventKind.RESCHEDULED, after=5, due_ms=sent.due_ms))
         for hop in range(1, chance.randrange(1, 4)):
             self._tell(told.hop(sent, after=hop * 200))
         if end == "cancelled":
@@ -173,14 +175,12 @@ class Histories:
         ended_s = at_s + delay + (7300 if end == "replayed" and not moved else 5)
         if endpoint == "silent":
             return "handed-over", sent.due_ms, False, ended_s
-        wait_ms = (ended_s - at_s - delay - 1) * 1000
-        own_clock = chance.random() < 0.3
-        known = told.received(sent, late_ms=max(late_ms, 0) + wait_ms)
-        if own_clock:
-            known = replace(known, at_ms=known.at_ms - BEHIND_MS, late_ms=None)
-        else:
+        seen_ms = max(late_ms, 0) + (ended_s - at_s - delay - 1) * 1000
+        known = by_its_own_clock(sent, late_ms=seen_ms)
+        if chance.random() >= 0.3:
             assert sent.due_ms is not None
-            known = replace(known, late_ms=late_ms, enqueued_ms=sent.due_ms - 100_000)
+            known = replace(told.received(sent, late_ms=seen_ms), late_ms=late_ms)
+            known = replace(known, enqueued_ms=sent.due_ms - 100_000)
         self._tell(known)
         return "delivered", sent.due_ms, early, ended_s
 
