@@ -10,7 +10,6 @@ import pytest
 from aws_cdk.assertions import Template
 
 from benchmarks import capacity
-from lambdas.dispatcher import handler
 from sqsdelay.cdk import function_names
 from sqsdelay.cdk.functions import CONCURRENCY, DEFAULT_MAX_CONCURRENCY, TIMEOUT_SECONDS
 from sqsdelay.cdk.stores import KEEP_MESSAGES
@@ -111,7 +110,7 @@ def test_function(template: Template) -> None:
 
 def test_runs_end_before_there_are_too_many_and_in_time_for_message_timers() -> None:
     """As many runs as may be at once; messages that a dead run held are free well before they are due."""
-    assert handler.KEPT_BACK_MS / 1000 < TIMEOUT_SECONDS < CONCURRENCY * SCHEDULE_SECONDS
+    assert capacity.KEPT_BACK_SECONDS < TIMEOUT_SECONDS < CONCURRENCY * SCHEDULE_SECONDS
     assert DEFAULT_LEASE_SECONDS + 2 * SCHEDULE_SECONDS < MAX_MESSAGE_TIMER_SECONDS
 
 
