@@ -57,8 +57,7 @@ class Reading:
     @property
     def bad(self) -> int:
         """How many lines are no events, once they are counted."""
-        found = self.counts.get
-        return int(found["lines"] - found["events"])
+        return int(self.counts.get["lines"] - self.counts.get["events"])
 
     def bad_lines(self) -> DataFrame:
         """``aside``, once the lines are counted: the ledger need not be read once more to find none."""

@@ -91,8 +91,11 @@ def write_report(
             number, newest_ms = rows.agg(F.count(F.lit(1)), F.max("last.at_ms")).collect()[0]
             if not number:
                 told = "" if as_of_ms is None else f" up to {utc(as_of_ms).isoformat()}"
-                if (first := reading.bad_lines().first()) is not None:
-                    told += f"; {reading.bad} lines are not events, the first: {first.reason}"
+                if (first := reading.aside.first()) is not None:
+                    bad = (
+                        reading.aside.count()
+                    )  # Spark drops its own with a plan that finds nothing.
+                    told += f"; {bad} lines are not events, the first: {first.reason}"
                 raise ConfigurationError(f"ledger {name} has no events{told}")
             as_of = newest_ms if as_of_ms is None else as_of_ms
             few = rows.coalesce(1) if number <= _ROWS_OF_ONE_FILE else rows

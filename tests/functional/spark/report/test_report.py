@@ -27,6 +27,7 @@ from sqsdelay.spark.report.charts import cost_chart, moments_chart
 from sqsdelay.spark.report.messages import gathered, judged
 from sqsdelay.spark.report.read import read_ledger
 from sqsdelay.spark.report.write import write_report
+from sqsdelay.spark.session import configured
 from tests.functional.spark import told
 from tests.functional.spark.sent import printed
 from tests.services.chromium import chromium
@@ -360,9 +361,10 @@ def test_a_folder_of_something_else_is_left_alone(
 def test_a_ledger_without_events(
     spark: SparkSession, tmp_path: Path, content: bytes, told_by: str
 ) -> None:
-    """One line says so, and nothing is written."""
+    """One line says so, and nothing is written, also where Spark plans anew as it goes, its default."""
     (tmp_path / "ledger.jsonl").write_bytes(content)
-    with pytest.raises(ConfigurationError, match=told_by):
+    adaptive = configured(spark, {"spark.sql.adaptive.enabled": "true"})
+    with adaptive, pytest.raises(ConfigurationError, match=told_by):
         write_report(spark, str(tmp_path / "ledger.jsonl"), tmp_path / "out", prices=PRICES)
     assert [path.name for path in tmp_path.iterdir()] == ["ledger.jsonl"]
 
