@@ -88,7 +88,7 @@ assumed: read units a release: 1 KiB and its keys read twice, once eventually co
 # What ``sqsdelay/cdk`` deploys.
 MAX_CONCURRENCY: Final = 10
 DISPATCHER_TIMEOUT_SECONDS: Final = 170
-KEPT_BACK_SECONDS: Final = 10  # About: `Until` begins no send in the last 16 s.
+KEPT_BACK_SECONDS: Final = 16  # `lambdas.settings.Until` begins no send then.
 DISPATCHER_RUNS: Final = 3
 
 Costs = Mapping[str, float]

@@ -96,8 +96,8 @@ def _formula(load: Workload, _: int) -> Used:
 
 
 RELAYED_ON_TIME: Final = 1_100_000
-DYNAMODB_ON_TIME: Final = 4_400_000
-S3_ON_TIME: Final = 1_900_000
+DYNAMODB_ON_TIME: Final = 4_300_000
+S3_ON_TIME: Final = 1_800_000
 SCHEDULES_ON_TIME: Final = limits.DEFAULT_INVOCATIONS * limits.MAX_MESSAGE_TIMER_SECONDS
 PARKED_A_SECOND: Final = 720
 """How many may be pending, or due together in such a store, and none is late; and what the delay consumer

@@ -86,7 +86,7 @@ def test_what_is_late_or_lost_says_so_first() -> None:
     together = (*shape, "--due-together", "100000000")
     told = run(*together).stdout
     assert told.startswith("Best, though late, is S3, parked by the sender")
-    assert "  the last message arrives 12.9 h late" in told
+    assert "  the last message arrives 13.6 h late" in told
     assert "Late is reckoned as deployed" in told
     found = {e["strategy"]: e.get("late_seconds") for e in as_json(*together)["strategies"]}
     assert found["parked-in-s3-by-functions"] > 12 * 3600

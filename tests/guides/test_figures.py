@@ -124,8 +124,8 @@ TOLD = {
     ),
     "capacity.md": (
         f"| {rates.RELAYED_ON_TIME:,} | {rates.RELAYED_ON_TIME:,} |",
-        f"as deployed) | 4,900 | no limit | {rates.DYNAMODB_ON_TIME:,} |",
-        f"as deployed) | 2,100 | no limit | {rates.S3_ON_TIME:,} |",
+        f"as deployed) | 4,700 | no limit | {rates.DYNAMODB_ON_TIME:,} |",
+        f"as deployed) | 2,000 | no limit | {rates.S3_ON_TIME:,} |",
         f"The deployed function parks {rates.PARKED_A_SECOND} messages a second.",
         f"By default {rates.SCHEDULES_ON_TIME:,} messages due in one second are on",
     ),
