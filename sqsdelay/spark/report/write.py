@@ -92,9 +92,7 @@ def write_report(
             if not number:
                 told = "" if as_of_ms is None else f" up to {utc(as_of_ms).isoformat()}"
                 if (first := reading.aside.first()) is not None:
-                    bad = (
-                        reading.aside.count()
-                    )  # Spark drops its own with a plan that finds nothing.
+                    bad = reading.aside.count()  # Spark's own is gone where a plan finds nothing.
                     told += f"; {bad} lines are not events, the first: {first.reason}"
                 raise ConfigurationError(f"ledger {name} has no events{told}")
             as_of = newest_ms if as_of_ms is None else as_of_ms
