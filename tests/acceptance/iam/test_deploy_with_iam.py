@@ -59,7 +59,8 @@ EXPECTED: dict[str, dict[tuple[str, str], tuple[str, ...]]] = {
         ("dynamodb:PutItem", "table"): ("release", "reject", "remove"),
         # The messages of the claim are sent, and once more when their leases end.
         ("dynamodb:DeleteItem", "table"): ("reject", "remove"),
-        ("sqs:GetQueueUrl", "queue"): DISPATCHING,
+        # Its refusal tells SQS's time as well as its answer.
+        ("sqs:GetQueueUrl", "queue"): ("release", "remove"),
         ("sqs:SendMessage", "queue"): ("release", "remove"),
         ("sqs:GetQueueUrl", "error queue"): DISPATCHING,
         ("sqs:SendMessage", "error queue"): ("reject",),

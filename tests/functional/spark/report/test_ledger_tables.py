@@ -145,6 +145,6 @@ def test_a_place_that_cannot_be_is_one_line(
         place = f"hdfs://127.0.0.1:{silent.getsockname()[1]}/x"
         for ledger, out in ((place, str(tmp_path / "out")), ("x", place)):
             with pytest.raises(
-                ConfigurationError, match=r"^[^\n]+ not answer within 0.1 s; .*port$"
+                ConfigurationError, match=r"^[^\n]+ not answer within 0.1 s; .*credentials$"
             ):
                 write_report(spark, ledger, out, prices=prices)
