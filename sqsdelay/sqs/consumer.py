@@ -45,7 +45,7 @@ class DelayConsumer:
         endpoint: the destination queue's name, URL or ARN.
         client: a boto3 SQS client; made from the default session when left out. A client that you pass
             keeps its own time limits; a long poll needs a read limit above ``wait_seconds``.
-        http: who makes the requests of a client that is left out: ``"botocore"``, or ``"curl"`` for a third
+        http: who makes the requests of a client that is left out: ``"botocore"``, or ``"curl"`` for half
             of the processor time (libcurl, by the extra ``curl``). Handlers of botocore's events from
             ``request-created`` on do not see requests that libcurl makes.
         hop_seconds: the shortest delivery delay the delay queue may have.
