@@ -65,9 +65,7 @@ def schedule(
     ] = None,
     include: Annotated[
         list[str],
-        Option(
-            help="With --replay: lost (also if left out), pending, unknown or not-sent; may be repeated."
-        ),
+        Option(help="With --replay: lost (default), pending, unknown, not-sent; may be repeated."),
     ] = [],  # noqa: B006
     ledger_format: spark_job.LedgerFormat = None,
     as_of: spark_job.AsOf = None,

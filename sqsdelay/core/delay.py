@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from numbers import Real
 from typing import Any, Final, Protocol
 
 from sqsdelay.core.limits import MAX_DUE_MS, MAX_MESSAGE_TIMER_SECONDS
@@ -156,18 +157,17 @@ Decision = HandOver | Requeue | Park
 
 
 def check_range(least: float, most: float = math.inf, /, why: str = "", **given: Any) -> None:
-    """Refuse what is no number, below ``least`` or above ``most``. Raises InvalidSetting: names the
-    setting, its value, the range and ``why`` it is so."""
+    """Refuse what is no number, below ``least`` or above ``most``. Raises InvalidSetting; it says ``why``."""
     for name, value in given.items():
-        if not (isinstance(value, int | float) and least <= value <= most):
+        if not (isinstance(value, Real) and least <= value <= most):
             wanted = f"{least} or more" if most == math.inf else f"{least} to {most}"
             raise InvalidSetting(f"use {wanted}{why}", **{name: value})
 
 
-def check_positive(most: float = math.inf, /, **given: float | None) -> None:
-    """Refuse numbers of 0 or less, or above ``most``; None is left out. Raises InvalidSetting."""
+def check_positive(most: float = math.inf, /, **given: Any) -> None:
+    """Refuse what is no number, 0 or less, or above ``most``; None is left out. Raises InvalidSetting."""
     for name, value in given.items():
-        if value is not None and not 0 < value <= most:
+        if value is not None and not (isinstance(value, Real) and 0 < value <= most):
             at_most = "" if most == math.inf else f", at most {most}"
             raise InvalidSetting(f"use more than 0{at_most}", **{name: value})
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from fractions import Fraction
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from select import select
@@ -17,12 +18,14 @@ from urllib.parse import urlsplit
 
 import boto3
 import botocore.session
+import numpy as np
 import pytest
 from botocore.config import Config
 
 from lambdas.delay_consumer import handler as module
 from lambdas.settings import Until
 from sqsdelay import DelayConsumer, DelaySender
+from sqsdelay.core.delay import check_positive, check_range
 from sqsdelay.core.endpoint import Endpoint, QueueRef
 from sqsdelay.core.limits import (
     ANSWER_SECONDS,
@@ -218,6 +221,14 @@ def test_a_deadline_out_of_range_is_refused(seconds: Any) -> None:
     """Below a second nothing is answered; above a minute it is none."""
     with pytest.raises(ConfigurationError, match=rf"deadline_seconds={seconds!r}; use 1 to 60"):
         DelaySender(deadline_seconds=seconds)
+
+
+def test_numbers_of_other_libraries_are_numbers() -> None:
+    """As pandas and settings files of theirs hand them out; what is none is refused by its value."""
+    check_range(1, 900, hop_seconds=np.int64(900), share=Fraction(3, 2))
+    check_positive(30, poll_seconds=np.float32(0.5))
+    with pytest.raises(ConfigurationError, match="poll_seconds='1'; use more than 0, at most 30"):
+        check_positive(30, poll_seconds="1")
 
 
 def test_other_services_are_given_up_too(

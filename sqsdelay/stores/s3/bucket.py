@@ -239,8 +239,10 @@ class Batches:
             if job_of(batch):
                 record, _ = self.bucket.get_json(f"{self.folder(batch)}{RECORD}")
                 run = record.get("runs", {}).get(batch)
-                # A list: by what another sqsdelay has there, all objects might count as given up.
-                counting = None if run is None else frozenset(run["attempts"] + [])
+                # By what another sqsdelay has there, all objects might count as given up.
+                if run is not None and not isinstance(run["attempts"], list):
+                    raise TypeError(f"attempts are {run['attempts']!r}, not a list")
+                counting = None if run is None else frozenset(run["attempts"])
             else:
                 decided, etag = self.bucket.get_json(f"{self.prefix}{batch}")
                 counting = None if etag is None else decided.get("decision") == COMMITTED
