@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.support.blocks import rewritten
-from lambdas.dispatcher.handler import BATCH, CONCURRENT_SENDS
+from lambdas.dispatcher.handler import BATCH, CONCURRENT_SENDS, KEPT_BACK_SECONDS
 from sqsdelay.core.limits import (
     DEFAULT_HOP_SECONDS,
     DELAY_CONSUMER_MEMORY_MB,
@@ -25,6 +25,7 @@ from sqsdelay.core.limits import (
     MAX_BATCH_ENTRIES,
     MAX_MESSAGE_TIMER_SECONDS,
     SCHEDULE_SECONDS,
+    SHORT_CALL_SECONDS,
 )
 from sqsdelay.dispatching.dispatcher import DEFAULT_BATCH
 from sqsdelay.sqs.outbox import DEFAULT_CONCURRENCY
@@ -88,7 +89,6 @@ assumed: read units a release: 1 KiB and its keys read twice, once eventually co
 # What ``sqsdelay/cdk`` deploys.
 MAX_CONCURRENCY: Final = 10
 DISPATCHER_TIMEOUT_SECONDS: Final = 170
-KEPT_BACK_SECONDS: Final = 16  # `lambdas.settings.Until` begins no send then.
 DISPATCHER_RUNS: Final = 3
 
 Costs = Mapping[str, float]
@@ -176,7 +176,7 @@ def dispatcher_function(
     processor = DISPATCHER_MEMORY_MB / FULL_PROCESSOR_MB
     # One starts each minute and ends somewhat before its timeout, which grows with the runs.
     timeout = (runs - DISPATCHER_RUNS) * SCHEDULE_SECONDS + DISPATCHER_TIMEOUT_SECONDS
-    lanes = (timeout - KEPT_BACK_SECONDS) / SCHEDULE_SECONDS
+    lanes = (timeout - KEPT_BACK_SECONDS - SHORT_CALL_SECONDS) / SCHEDULE_SECONDS
     store_name, store_seconds = store
     parts = {
         f"processor ({DISPATCHER_MEMORY_MB} MB)": cost * BATCH / 1000 / processor,

@@ -42,6 +42,8 @@ bounded in bytes as well."""
 CONCURRENT_SENDS: Final = 32
 """Batches in flight: an answer of SQS takes many times as long as a processor works for it."""
 
+KEPT_BACK_SECONDS: Final = 5  # For what follows a send: what was sent is also removed.
+
 HELPERS: Final = 9
 """Runs that one with more than a round in its parking queue starts."""
 
@@ -67,7 +69,7 @@ def function() -> Function:
     """Wire the function from its environment, once, on the first invocation."""
     endpoint = Endpoint.parse(os.environ[function_names.ENDPOINT_VARIABLE])
     store = open_place(os.environ[function_names.STORE_VARIABLE], endpoint=endpoint.name)
-    until = settings.Until(kept_back=5)  # What was sent is also removed.
+    until = settings.Until(kept_back=KEPT_BACK_SECONDS)
     if hasattr(store, "seconds_left"):
         # S3's: a turn of the wheel that Lambda cuts off is given up by the next.
         store.seconds_left = until.seconds_left

@@ -59,9 +59,7 @@ def schedule(
     max_delay: options.MaxDelay = options.DEFAULT_MAX_DELAY,
     replay: Annotated[
         str | None,
-        Option(
-            metavar="LEDGER", help="Send again only what was lost by this ledger, due as before."
-        ),
+        Option(metavar="LEDGER", help="Send only what is lost by this ledger, due as before."),
     ] = None,
     include: Annotated[
         list[str],

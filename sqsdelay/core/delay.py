@@ -159,7 +159,7 @@ Decision = HandOver | Requeue | Park
 def check_range(least: float, most: float = math.inf, /, why: str = "", **given: Any) -> None:
     """Refuse what is no number, below ``least`` or above ``most``. Raises InvalidSetting; it says ``why``."""
     for name, value in given.items():
-        if not (isinstance(value, Real) and least <= value <= most):
+        if not (issubclass(type(value), Real) and least <= value <= most):
             wanted = f"{least} or more" if most == math.inf else f"{least} to {most}"
             raise InvalidSetting(f"use {wanted}{why}", **{name: value})
 
@@ -167,7 +167,7 @@ def check_range(least: float, most: float = math.inf, /, why: str = "", **given:
 def check_positive(most: float = math.inf, /, **given: Any) -> None:
     """Refuse what is no number, 0 or less, or above ``most``; None is left out. Raises InvalidSetting."""
     for name, value in given.items():
-        if value is not None and not (isinstance(value, Real) and 0 < value <= most):
+        if value is not None and not (issubclass(type(value), Real) and 0 < value <= most):
             at_most = "" if most == math.inf else f", at most {most}"
             raise InvalidSetting(f"use more than 0{at_most}", **{name: value})
 
