@@ -71,8 +71,11 @@ class Broker:
 
     @contextmanager
     def channel(self) -> Iterator[Any]:
+        """A quorum queue may lose what a connection that closes has not seen confirmed."""
         with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
-            yield connection.channel()
+            channel = connection.channel()
+            channel.confirm_delivery()
+            yield channel
 
     def queue(self, name: str, arguments: Mapping[str, Any] = QUORUM) -> None:
         with self.channel() as channel:

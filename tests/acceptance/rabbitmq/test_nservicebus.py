@@ -102,7 +102,6 @@ def test_declared_by_us_first(broker: Broker) -> None:
     broker.ready("orders", prefix="nsb.v2")
     bind(broker.url, "orders", SHARED, conventional=True)
     with broker.channel() as channel:
-        channel.confirm_delivery()
         nservicebus_declares(channel)
         with Inbox(broker.url, "orders") as inbox:
             started = time.time() * 1000

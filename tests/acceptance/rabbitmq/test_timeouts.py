@@ -81,7 +81,6 @@ def send(
 ) -> None:
     given = BasicProperties(headers=headers, message_id="m-1", **properties)
     with broker.channel() as on:
-        on.confirm_delivery()
         on.basic_publish("", to, body, given, mandatory=True)
 
 

@@ -160,7 +160,7 @@ def test_new_endpoints_cost_one_refusal_together(
 def test_a_message_that_cannot_be_written_stays_and_holds_up_no_other(shared: Broker) -> None:
     """A large fraction, of another client: pika reads a whole number of more than 64 bits."""
     acme = shared.ready(prefix="acme")
-    with Connection(shared.url) as connection:
+    with Connection(shared.url, transport_options={"confirm_publish": True}) as connection:
         for headers in ({"score": 1e300}, {}):
             connection.Producer().publish(
                 "x", routing_key(1, "orders"), exchange=acme.delivery_exchange, headers=headers
