@@ -128,7 +128,7 @@ def test_park_after_without_a_store_is_refused(after: int) -> None:
 
 @pytest.mark.parametrize(
     ("remaining", "decision"),
-    [(900, HandOver(900)), (901, Requeue(901)), (3600, Requeue(3600)), (3601, Park(3601))],
+    [(900, HandOver(900)), (901, Requeue()), (3600, Requeue()), (3601, Park())],
 )
 def test_what_remains_decides(remaining: int, decision: object) -> None:
     """More than park_after is parked, not as much as it; hand-over goes before."""
