@@ -63,7 +63,7 @@ class Site:
     def url(self, queue: str) -> str:
         return str(self.sqs.get_queue_url(QueueName=queue)["QueueUrl"])
 
-    def receive(self, queue: str, *, wait: int = 5) -> list[dict[str, Any]]:
+    def receive(self, queue: str, *, wait: int = 20) -> list[dict[str, Any]]:
         return in_queue(self.sqs, queue, wait=wait)
 
     def delayed(self, queue: str | None = None) -> dict[str, Any]:

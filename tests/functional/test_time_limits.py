@@ -125,7 +125,7 @@ def test_a_send_says_what_it_waits_for_and_gives_up(
 ) -> None:
     """A line for each attempt that failed, then an error that says what and where."""
     with pytest.raises(QueueUnavailable, match=r"queue orders cannot be used now: .*127\.0\.0\.1"):
-        DelaySender().send("orders", "x", delay=5)
+        DelaySender(deadline_seconds=60).send("orders", "x", delay=5)
     told = [m for m in caplog.messages if m.startswith("waiting for SQS, attempt ")]
     assert [m[:31] for m in told] == [f"waiting for SQS, attempt {n} of 3" for n in (1, 2)]
     assert "Read timeout" in told[0]
