@@ -151,5 +151,7 @@ def test_nothing_is_kept_of_queues_that_are_done() -> None:
 @pytest.mark.parametrize("linger_ms", [-1, 1001, math.nan, math.inf])
 def test_a_linger_out_of_range_is_refused(linger_ms: float) -> None:
     """With the value, the limit and what turns it off."""
-    with pytest.raises(ConfigurationError, match=rf"linger_ms={linger_ms}; use 0 \(off\) to 1000"):
+    with pytest.raises(
+        ConfigurationError, match=rf"linger_ms={linger_ms}; use 0 to 1000, where 0 is off"
+    ):
         checked_linger(linger_ms)
