@@ -344,7 +344,8 @@ class QueueSender:
 
     def _schedule_now(self, endpoint: str) -> tuple[Schedule, int]:
         schedule = self._schedule(endpoint)
-        return schedule, self.router.broker_latest(Call(Endpoint.parse(endpoint)))
+        with begun_within(self._settings.begin_within_seconds):
+            return schedule, self.router.broker_latest(Call(Endpoint.parse(endpoint)))
 
     def _schedule(self, endpoint: str) -> Schedule:
         name = Endpoint.parse(endpoint).name

@@ -55,9 +55,10 @@ class DelaySender(QueueSender):
             is always idempotent.
         linger_ms: how long a message of `send` waits for those of other threads, 0 to 1,000: what meets
             shares requests of up to ten, at most ``concurrency`` of them in flight. 0 turns it off.
-        deadline_seconds: how long one `send` may take, 1 to 60: all its calls to SQS and their retries. A
-            store, a bucket, credentials that boto3 fetches (STS, SSO) and a client that you pass have limits
-            of their own, on top. `send_many` goes on as long as each of its requests is answered.
+        deadline_seconds: how long one `send`, `cancel` or `reschedule` may take, 1 to 60: all its calls to
+            SQS and their retries. A store, a bucket, credentials that boto3 fetches (STS, SSO) and a client
+            that you pass have limits of their own, on top. `send_many` goes on as long as each of its
+            requests is answered.
         ledger: where to record what was sent, cancelled and rescheduled; None records nothing.
         tracing: traces sends, e.g. `sqsdelay.opentelemetry.OpenTelemetryTracing`.
         clock: the local clock.
