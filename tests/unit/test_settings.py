@@ -77,7 +77,7 @@ FARTHEST = "900 (what plain SQS delays) to 253402300799 (the year 9999)"
         (SenderSettings, "hop_seconds", [0, 901], "1 to 900, the delay queue's"),
         (SenderSettings, "concurrency", [0], "1 or more"),
         (SenderSettings, "max_delay_seconds", [899, -1, MAX_DUE_MS], FARTHEST),
-        (SenderSettings, "linger_ms", [-1, 1001, math.nan, math.inf], "0 (off) to 1000"),
+        (SenderSettings, "linger_ms", [-1, 1001, math.nan, math.inf], "0 to 1000, where 0 is off"),
         (DelaySender, "deadline_seconds", [0.5, 61, "10", None], "1 to 60"),
         (RelaySettings, "hop_seconds", [0, 901], "1 to 900, the delay queue's"),
         (RelaySettings, "max_receives", [0], "1 or more"),
