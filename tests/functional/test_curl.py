@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -469,6 +470,21 @@ def test_a_workers_own_clients_use_it_when_told(
     DelayConsumer("orders", client_of(server))._queues.receive_batch(QUEUE, wait_seconds=0)
     assert server.by() == ["curl", "curl", "botocore", "botocore"]
     assert caplog.messages == ["libcurl makes the requests", "botocore makes the requests"]
+
+
+@pytest.mark.parametrize(("receivers", "told"), [(None, True), (8, False)])
+def test_too_few_file_descriptors_are_told_of(
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    receivers: int | None,
+    told: bool,
+) -> None:
+    """Without one, a request fails as if SQS were away: who reads that must know why."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+    DelayConsumer("orders", http="curl", receivers=receivers)
+    assert ("ulimit -n is 64" in caplog.text) is told
 
 
 def test_a_choice_that_cannot_be_kept_is_refused(
