@@ -427,7 +427,7 @@ def test_what_is_throttled_holds_up_no_other(
         event = f"provide-client-params.{call}"
         client.meta.events.emit(event, params={name: "slow"}, context={})
         paces[1].about(params={name: "slow"}, event_name=event)
-        assert (paces[0].turn(7), paces[1].turn(7)) == (7, 7 + 1 / 63)
+        assert (paces[0].turn(7), paces[1].turn(7)) == (7, 7 + 1 / 42)
         paces[0].about(params={name: "healthy"}, event_name=event)
         assert paces[0].turn(7) == 7
 
@@ -446,7 +446,7 @@ def test_writes_that_s3_refuses_come_at_a_pace(monkeypatch: pytest.MonkeyPatch) 
             bucket.put(f"key-{number}", b"")
         bucket.close()
     assert pace.refusals == 2
-    assert clock.monotonic() - began > 41 / 60
+    assert clock.monotonic() - began > 41 / 45
 
 
 def test_a_batch_is_written_as_botocore_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,7 @@ _spare_the_collector: Final = cache(gc.freeze)
 """Let the garbage collector pass over what is loaded by now and stays: looking through pyspark's
 and boto3's objects time and again is a twentieth of the work of a row. Once in a process."""
 
-_FIRST_RATE: Final = 60.0
+_FIRST_RATE: Final = 40.0
 _GROWTH: Final = 0.05
 _GROWTH_A_SECOND: Final = 8.0
 """Of the rate until a call is refused: what nobody holds up loses half a second, once."""
@@ -303,7 +303,7 @@ def _bucket(url: str) -> ObjectBucket:
     return bucket
 
 
-def _set_aside(*, params: Any, context: dict[str, Any], **_: Any) -> dict[str, Any]:
+def _set_aside(*, params: Any, context: Any, **_: Any) -> Any:  # As in `sqsdelay.sqs.curl`.
     context["set aside"] = params
     return params | {"Entries": []}
 
