@@ -23,7 +23,8 @@ from sqsdelay.cdk.function_code import PYTHON_VERSION, functions_archive
 from sqsdelay.cdk.ledger import S3Ledger
 from sqsdelay.cdk.queues_and_buckets import acknowledge, allow, grant_queues
 from sqsdelay.core import limits
-from sqsdelay.errors import ConfigurationError, InvalidSetting
+from sqsdelay.core.delay import check_range
+from sqsdelay.errors import ConfigurationError
 
 DEFAULT_MAX_CONCURRENCY: Final = 10
 """Batches in hand at once; the event source takes 2 to 1,000."""
@@ -83,10 +84,8 @@ class FunctionSettings:
     security_groups: Sequence[ec2.ISecurityGroup] = ()
 
     def __post_init__(self) -> None:
-        if self.memory_mb is not None and not MIN_MEMORY_MB <= self.memory_mb <= MAX_MEMORY_MB:
-            raise InvalidSetting(
-                f"memory_mb={self.memory_mb}; Lambda takes {MIN_MEMORY_MB} to {MAX_MEMORY_MB}"
-            )
+        if self.memory_mb is not None:
+            check_range(MIN_MEMORY_MB, MAX_MEMORY_MB, memory_mb=self.memory_mb)
         if self.vpc is None and (self.subnets is not None or self.security_groups):
             raise ConfigurationError("subnets and security groups are a network's: give vpc too")
 

@@ -19,9 +19,10 @@ from sqsdelay.cdk.functions import CONCURRENCY, DispatcherFunction, Place, Wirin
 from sqsdelay.cdk.monitoring import SILENT, Alarms, Watched, of_runs, oldest, own_metric
 from sqsdelay.cdk.queues_and_buckets import allow, beside, grant_key, grant_queues, waiting_queue
 from sqsdelay.core import limits
+from sqsdelay.core.delay import check_range
 from sqsdelay.errors import InvalidSetting
 from sqsdelay.operating.status import OVERDUE_MS, ROLE_TAG, STORE_TAG
-from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS
+from sqsdelay.stores.dynamodb.dynamodb_store import DEFAULT_SHARDS, MAX_SHARDS
 from sqsdelay.stores.dynamodb.layout import EXPIRY, PARTITION, SORT
 
 DYNAMODB: Final = "dynamodb"
@@ -75,6 +76,7 @@ class MessageStore(Dispatched):
         self, scope: Construct, construct_id: str, wiring: Wiring, *, shards: int, table_class: str
     ) -> None:
         super().__init__(scope, construct_id)
+        check_range(1, MAX_SHARDS, store_shards=shards)
         key, text = wiring.encryption_key, dynamodb.AttributeType.STRING
         kept = dynamodb.TableEncryption
         # Keys and billing as the store defines them; restorable to any second of 35 days.

@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ Delay = timedelta | int | float
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_NEGATIVE: Final = "is negative; use 0 or more (what was due in the past is sent at once)"
 
 
 def delay_ms(delay: Delay) -> int:
@@ -41,22 +42,17 @@ def delay_ms(delay: Delay) -> int:
         raise InvalidDelay("is not finite; give a timedelta or seconds", delay=delay)
     elif abs(delay) > MAX_DUE_MS:
         # Not shown as it is: Python refuses to print an int of more than 4,300 digits.
-        raise InvalidDelay(
-            f"delay of more than {MAX_DUE_MS} s ends after the year 9999; give a shorter delay"
-            if delay > 0
-            else "delay is negative; use 0 or more (what was due in the past is sent at once)"
-        )
+        too_long = f"of more than {MAX_DUE_MS} s ends after the year 9999; give a shorter delay"
+        raise InvalidDelay(f"delay {too_long if delay > 0 else _NEGATIVE}")
     else:
         milliseconds = -1 if delay < 0 else math.ceil(delay * 1000)
     if milliseconds < 0:
-        raise InvalidDelay(
-            "is negative; use 0 or more (what was due in the past is sent at once)", delay=delay
-        )
+        raise InvalidDelay(_NEGATIVE, delay=delay)
     if milliseconds > MAX_DUE_MS:
-        raise InvalidDelay(
-            f"is longer than {MAX_DUE_MS} ms, which ends after the year 9999; give a shorter delay",
-            delay=delay,
+        why = (
+            f"is longer than {MAX_DUE_MS} ms, which ends after the year 9999; give a shorter delay"
         )
+        raise InvalidDelay(why, delay=delay)
     return milliseconds
 
 
@@ -136,14 +132,10 @@ class HandOver:
 class Requeue:
     """Send back to the delay queue for another hop."""
 
-    remaining_seconds: int
-
 
 @dataclass(frozen=True, slots=True)
 class Park:
     """Move to the store, which costs less than the hops that remain."""
-
-    remaining_seconds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +205,8 @@ def decide(
     if remaining <= hop_seconds:
         return HandOver(remaining)
     if park_after_seconds is not None and remaining > park_after_seconds:
-        return Park(remaining)
-    return Requeue(remaining)
+        return Park()
+    return Requeue()
 
 
 PROOF_LIFETIME_SECONDS: Final = 300.0
@@ -292,33 +284,37 @@ class BrokerClock:
     ) -> None:
         """Record that the broker's clock read at least ``broker_ms`` (epoch milliseconds) at the local
         monotonic time ``at``, now by default. ``asked_at`` is given for an answer's date: when the request
-        was made, at which time that second had not ended. What is ahead of what another date leaves room
-        for proves nothing, as messages would be early; a warning says so."""
-        mono = self.local.monotonic()
+        was made, at which time that second had not ended. What is ahead of what the dates leave room for
+        proves nothing, as messages would be early; a warning says so."""
+        mono, wall_ms = self.local.monotonic(), self.local.now_ms()
         taken_at = mono if at is None else at
-        wall_ms = self.local.now_ms()
         proof = _Proof(broker_ms, taken_at, wall_ms - round((mono - taken_at) * 1000), asked_at)
         with self._lock:
             (self._stamps if asked_at is None else self._dates).append(proof)
-            best = self._best
-            if best is None or self._lead_ms(proof) >= self._lead_ms(best):
-                best = proof
-            elif asked_at is None:
-                return
-            dates = self._dates if asked_at is None else deque([proof], _PROOFS_KEPT)
-            ahead_ms = self._now_ms(best, mono) - self._latest_ms(dates, mono, wall_ms)
-            if ahead_ms > MACHINES_APART_MS:
-                self._stamps.clear()
-                self._dates, best = dates, max(dates, key=self._lead_ms)
-                if mono >= self._quiet_until:
-                    self._quiet_until = mono + PROOF_LIFETIME_SECONDS
-                    logger.warning(_APART, ahead_ms / 1000)
-            self._best = best
+            best, most_ms = self._best, self._most_ms(proof, mono) + MACHINES_APART_MS
+            if (
+                best is None
+                or self._lead_ms(proof) >= self._lead_ms(best)
+                or self._now_ms(best, mono) > most_ms
+            ):
+                self._choose(mono, wall_ms)
+
+    def _choose(self, mono: float, wall_ms: int) -> _Proof | None:
+        """The best is the tightest proof that holds, of those that the dates leave room for."""
+        holding = [p for p in (*self._stamps, *self._dates) if p.holds(mono, wall_ms)]
+        now_ms, most_ms = {p: self._now_ms(p, mono) for p in holding}, self._dated_ms(mono, wall_ms)
+        fitting = (p for p in holding if now_ms[p] <= most_ms + MACHINES_APART_MS)
+        self._best = max(fitting, key=self._lead_ms, default=None)
+        ahead_ms = max(now_ms.values(), default=0) - most_ms
+        if ahead_ms > MACHINES_APART_MS and mono >= self._quiet_until:
+            self._quiet_until = mono + PROOF_LIFETIME_SECONDS
+            logger.warning(_APART, ahead_ms / 1000)
+        return self._best
 
     @property
     def synchronised(self) -> bool:
         """True while a proof holds."""
-        return self._usable(self.local.monotonic()) is not None
+        return self.proven_ms() is not None
 
     def now_ms(self) -> int:
         """The broker's now, epoch milliseconds; the local clock's until an answer has been seen."""
@@ -327,27 +323,32 @@ class BrokerClock:
 
     def proven_ms(self) -> int | None:
         """The broker's now, epoch milliseconds; None while no proof holds."""
-        mono = self.local.monotonic()
-        best = self._usable(mono)
+        mono, wall_ms, best = self.local.monotonic(), self.local.now_ms(), self._best
+        if best is not None and not best.holds(mono, wall_ms):
+            with self._lock:
+                best = self._choose(mono, wall_ms)
         return None if best is None else self._now_ms(best, mono)
 
     def latest_ms(self) -> int:
         """The most the broker's clock may read now; `now_ms` while no dated answer is known. A delay that has
-        no SentTimestamp starts then: counted from `now_ms` it would be early."""
+        no SentTimestamp starts then: counted from `now_ms` it would be early. A date that leaves no room for
+        another is behind, and does not count."""
         mono, wall_ms = self.local.monotonic(), self.local.now_ms()
         with self._lock:
-            latest_ms = self._latest_ms(self._dates, mono, wall_ms)
-        return self.now_ms() if latest_ms == MAX_DUE_MS else latest_ms
+            dates = [proof for proof in self._dates if proof.holds(mono, wall_ms)]
+        least_ms = max((self._now_ms(proof, mono) for proof in dates), default=0)
+        bounds = (self._most_ms(proof, mono) for proof in dates)
+        return min((most for most in bounds if most >= least_ms), default=self.now_ms())
 
-    def _latest_ms(self, proofs: Iterable[_Proof], mono: float, wall_ms: int) -> int:
-        """With the most true time that can have passed."""
-        rate = 1 - self._drift_rate
-        bounds = (
-            proof.broker_ms + DATE_RESOLUTION_MS + math.ceil((mono - proof.asked_at) * 1000 / rate)
-            for proof in proofs
-            if proof.asked_at is not None and proof.holds(mono, wall_ms)
-        )
-        return min(bounds, default=MAX_DUE_MS)
+    def _dated_ms(self, mono: float, wall_ms: int) -> int:
+        """The most that the dates which hold leave room for; where none does, the last, with all the time
+        that either clock tells has passed: it need not be known exactly."""
+        holding = [self._most_ms(p, mono) for p in self._dates if p.holds(mono, wall_ms)]
+        if holding or not self._dates:
+            return min(holding, default=MAX_DUE_MS)
+        last = self._dates[-1]
+        stood_still_ms = wall_ms - last.wall_ms - round((mono - last.taken_at) * 1000)
+        return self._most_ms(last, mono) + max(0, stood_still_ms)
 
     def _lead_ms(self, proof: _Proof) -> float:
         """The broker's clock against the slowest true time: the larger, the tighter the proof."""
@@ -357,15 +358,12 @@ class BrokerClock:
         """With the least true time that can have passed."""
         return proof.broker_ms + int((mono - proof.taken_at) * 1000 * (1 - self._drift_rate))
 
-    def _usable(self, mono: float) -> _Proof | None:
-        """The tightest proof that still holds; others are looked at only once the best does not."""
-        best, wall_ms = self._best, self.local.now_ms()
-        if best is not None and not best.holds(mono, wall_ms):
-            with self._lock:
-                holding = [p for p in (*self._stamps, *self._dates) if p.holds(mono, wall_ms)]
-                best = max(holding, key=self._lead_ms, default=None)
-                self._best = best
-        return best
+    def _most_ms(self, proof: _Proof, mono: float) -> int:
+        """With the most true time that can have passed; a stamp leaves room for any."""
+        if proof.asked_at is None:
+            return MAX_DUE_MS
+        passed_ms = (mono - proof.asked_at) * 1000 / (1 - self._drift_rate)
+        return proof.broker_ms + DATE_RESOLUTION_MS + math.ceil(passed_ms)
 
 
 _begin_by: ContextVar[float] = ContextVar("begin_by", default=math.inf)

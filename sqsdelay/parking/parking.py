@@ -299,13 +299,8 @@ class Schedule:
     latest reading that the broker's clock may show, epoch milliseconds. Changes raise InvalidMessage: an id
     or due time that a store cannot keep, or sooner than it can release; ConfigurationError: this store cannot
     find such an id, and nothing is changed; StoreUnavailable, StoreMissing: the outcome is unknown, repeating
-    the call is safe.
-
-    Args:
-        store: the endpoint's store.
-        endpoint: its name, as the ledger is to have it.
-        ledger: where to record what was cancelled or rescheduled in the store; None records nothing.
-    """
+    the call is safe. ``endpoint``: its name, as the ledger is to have it, which records what was cancelled or
+    rescheduled in the store."""
 
     def __init__(self, store: ParkingPlace, *, endpoint: str, ledger: Ledger | None = None) -> None:
         self._store = store

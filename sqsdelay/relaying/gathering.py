@@ -24,7 +24,7 @@ from sqsdelay.core.message import OutgoingMessage, size_of, text_of
 from sqsdelay.core.readable import one_line
 from sqsdelay.core.received_message import ReceivedMessage, as_lambda_record, from_lambda_event
 from sqsdelay.core.schedule_input import COPY, record_of
-from sqsdelay.errors import InvalidSetting, MalformedMessage
+from sqsdelay.errors import InvalidSetting, MalformedMessage, SqsDelayError
 from sqsdelay.ports.queues import Failure, Queues
 from sqsdelay.relaying.outcomes import Outcome, RelaySettings, Status
 from sqsdelay.relaying.relay import Held, Move, Relay, always_held, in_tens
@@ -97,12 +97,8 @@ def forwards(endpoint: Endpoint, outcomes: Iterable[Outcome]) -> list[Move]:
 
 class ForwardingRelay(Relay):
     """A `Relay` that sends what is to be parked to the endpoint's parking queue, for a `Parker` to park
-    many at once.
-
-    Raises:
-        ConfigurationError: settings without ``parking``.
-        SchemaMismatch: the store is of another version.
-    """
+    many at once. Raises ConfigurationError: settings without ``parking``; SchemaMismatch: the store is of
+    another version."""
 
     def __init__(self, queues: Queues, endpoint: Endpoint, settings: RelaySettings) -> None:
         super().__init__(queues, endpoint, settings)
@@ -155,13 +151,13 @@ class Parker(Relay):
             crowded: called once if a round leaves more in the queue, to send for help.
         """
         url = self._queues.url(self.source)
-        emptied = False
+        emptied: bool | None = False
         while more() and not emptied:
             may_send = self._within(SENDING_SECONDS, held)
             groups, emptied = self._receive(url, self._within(RECEIVING_SECONDS, more))
             yield self._settle(url, groups, may_send)
             del groups
-            if crowded is not None and not emptied:
+            if crowded is not None and emptied is False:
                 crowded()
                 crowded = None
 
@@ -170,14 +166,18 @@ class Parker(Relay):
         until = clock.monotonic() + seconds
         return lambda: clock.monotonic() < until and also()
 
-    def _receive(self, url: str, more: Held) -> tuple[_Groups, bool]:
-        """The groups of a round, and whether the queue has no more."""
-        groups: _Groups = []
-        copies = size = 0
+    def _receive(self, url: str, more: Held) -> tuple[_Groups, bool | None]:
+        """The groups of a round, and whether the queue has no more; None where it cannot be asked now."""
+        groups, copies, size = _Groups(), 0, 0
         while copies < (self.stored_at_once or AT_ONCE) and size < MAX_BYTES and more():
-            received = self._queues.receive_batch(
-                url, wait_seconds=1, visibility_seconds=limits.DELAY_QUEUE_VISIBILITY_SECONDS
-            )
+            try:
+                received = self._queues.receive_batch(
+                    url, wait_seconds=1, visibility_seconds=limits.DELAY_QUEUE_VISIBILITY_SECONDS
+                )
+            except SqsDelayError:
+                if not groups:
+                    raise
+                return groups, None  # Not settled, they would be hidden until their time is up.
             if not received:
                 return groups, True
             groups += [(message, unpacked(message)) for message in received]
@@ -334,10 +334,8 @@ class Intake:
                 # Those that failed are deleted by now, or are received elsewhere when their time is up.
                 batch.hidden_until = now + seconds
             else:
-                why = one_line(hidden[0].error if hidden[0] else "")
-                logger.warning(
-                    "copies in hand are hidden no longer and come back elsewhere: %s", why
-                )
+                told = "copies in hand are hidden no longer and come back elsewhere: %s"
+                logger.warning(told, one_line(hidden[0].error if hidden[0] else ""))
 
     def _hide(self, batch: InHand, seconds: int) -> Sequence[Failure | None]:
         entries = [(copy, seconds) for copy in batch.copies]

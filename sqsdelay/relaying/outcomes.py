@@ -18,19 +18,8 @@ DEFAULT_MAX_RECEIVES: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelaySettings:
-    """The settings of a delay consumer's relays.
-
-    Args:
-        hop_seconds: the delay queue's delivery delay, 1 to 900.
-        max_receives: receives after which a copy that SQS keeps refusing goes to the error queue.
-        max_delay_seconds: messages due farther ahead go to the error queue.
-        parking: where to park messages and look for amendments; without it neither is done.
-        ledger: where to record what became of copies; None records nothing.
-        tracing: traces deliveries; None makes no spans.
-
-    Raises:
-        ConfigurationError: a setting out of range.
-    """
+    """The settings of a delay consumer's relays; `sqsdelay.DelayConsumer` says what they mean. Raises
+    ConfigurationError: a setting out of range."""
 
     hop_seconds: int = DEFAULT_HOP_SECONDS
     max_receives: int = DEFAULT_MAX_RECEIVES

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -49,12 +51,7 @@ class SendResult:
 
 
 class QueueSender:
-    """Sends messages with any delay over ``queues``. Thread-safe.
-
-    Args:
-        queues: the queue service.
-        settings: how to send.
-    """
+    """Sends messages with any delay over ``queues``, a queue service, as ``settings`` say. Thread-safe."""
 
     def __init__(self, queues: Queues, settings: SenderSettings | None = None) -> None:
         self._queues = queues
@@ -72,6 +69,7 @@ class QueueSender:
                 lambda key, messages: self._send_all(key[0], messages),
                 linger_ms=self._settings.linger_ms,
                 lanes=self.concurrency,
+                within_seconds=self.deadline_seconds,
             )
 
     def send(
@@ -109,19 +107,14 @@ class QueueSender:
         message = Message(body, delay, due_at, attributes or {}, *ids)
         parsed = Endpoint.parse(endpoint)
         seconds = self._settings.begin_within_seconds
-        with begun_within(seconds), self._ready(parsed, message) as ready:
+        with begun_within(seconds), self.traced(parsed) as header:
+            ready = wire.checked(with_header(message, header), fifo=parsed.fifo)
             return sent(self._send(parsed, ready))
 
     def traced(self, endpoint: Endpoint) -> AbstractContextManager[str | None]:
         """The span of a send, and the trace header that its messages are to carry."""
         tracing = self._settings.tracing
         return nullcontext() if tracing is None else tracing.sending(endpoint.name)
-
-    @contextmanager
-    def _ready(self, endpoint: Endpoint, message: Message) -> Iterator[CheckedMessage]:
-        """The message, checked, within the span of its send. Raises InvalidDelay, InvalidMessage."""
-        with self.traced(endpoint) as header:
-            yield wire.checked(with_header(message, header), fifo=endpoint.fifo)
 
     def _together(
         self, endpoint: Endpoint, message: CheckedMessage
@@ -136,11 +129,8 @@ class QueueSender:
         if self._shared is None:
             return self._send_all(endpoint, [message])[0]
         key, most = self._together(endpoint, message)
-        size, within = message.size, self.deadline_seconds
         try:
-            return self._shared.call(
-                key, [message], sizes=[size], most=most, within_seconds=within
-            )[0]
+            return self._shared.call(key, [message], sizes=[message.size], most=most)[0]
         except NeverLeft:
             raise too_late(endpoint) from None
         except Interrupted as error:
@@ -204,9 +194,11 @@ class QueueSender:
         batches = list(
             wire.full_batches(ready, target=lambda e: e.queue_url, size=lambda e: e.entry.size)
         )
-        send, lanes = partial(self._send_batch, endpoint), min(concurrency, len(batches))
+        # In this thread's context, where an instrumentation of the client finds its trace.
+        sends = [partial(copy_context().run, self._send_batch, endpoint, each) for each in batches]
+        lanes = min(concurrency, len(batches))
         with ThreadPoolExecutor(lanes) if lanes > 1 else nullcontext() as pool:
-            for outcomes in map(send, batches) if pool is None else pool.map(send, batches):
+            for outcomes in (map if pool is None else pool.map)(operator.call, sends):
                 if note is not None:
                     for outcome in outcomes:
                         note(outcome)
@@ -352,7 +344,8 @@ class QueueSender:
 
     def _schedule_now(self, endpoint: str) -> tuple[Schedule, int]:
         schedule = self._schedule(endpoint)
-        return schedule, self.router.broker_latest(Call(Endpoint.parse(endpoint)))
+        with begun_within(self._settings.begin_within_seconds):
+            return schedule, self.router.broker_latest(Call(Endpoint.parse(endpoint)))
 
     def _schedule(self, endpoint: str) -> Schedule:
         name = Endpoint.parse(endpoint).name

@@ -43,18 +43,12 @@ def client_config(
     attempts: int = CALL_ATTEMPTS,
     patience: float = 1,
 ) -> Config:
-    """The settings of a client of sqsdelay's.
-
-    Whole calls are retried by botocore ("standard" mode: throttling, 5xx, lost connections). No call
-    is without a time limit: botocore's own minute for each of six attempts is an outage.
-
-    Args:
-        parameter_validation: False for a caller that has checked all it passes: botocore's own
-            check of every value is a tenth of the work of a batch send.
-        wait_seconds: of the long polls it will be used for; an answer may take so much longer.
-        attempts: on one call, the first included.
-        patience: the part of the usual time limits that each attempt has.
-    """
+    """The settings of a client of sqsdelay's. Whole calls are retried by botocore ("standard" mode:
+    throttling, 5xx, lost connections). No call is without a time limit: botocore's own minute for each of six
+    attempts is an outage. ``parameter_validation``: False for a caller that has checked all it passes:
+    botocore's own check of every value is a tenth of the work of a batch send. ``wait_seconds``: of the long
+    polls it will be used for; an answer may take so much longer. ``attempts``: on one call, the first
+    included. ``patience``: the part of the usual time limits that each attempt has."""
     return Config(
         connect_timeout=patience * CONNECT_SECONDS,
         read_timeout=wait_seconds + patience * ANSWER_SECONDS,

@@ -34,6 +34,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_FILES: Final = 8
+"""File descriptors for each receiver: a connection of libcurl's takes three, and it has two or more."""
+_FEW_FILES: Final = (
+    "ulimit -n is %d, few for up to %d receivers with libcurl: requests fail without a file descriptor, and "
+    "messages may arrive twice; raise it to %d, or give fewer --receivers"
+)
+
 _HELPERS: Final = 7
 """Threads that help to empty a parking queue with more than one round in it."""
 
@@ -254,6 +261,12 @@ def _queues(
                 why = f"cannot be used: {in_the_way}; or use 'botocore'"
                 raise errors.ConfigurationError(why, http=http)
         logger.info("%s makes the requests", "libcurl" if http == "curl" else "botocore")
+        if http == "curl":
+            import resource  # Not on Windows, which has no pycurl either.
+
+            files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            if 0 <= files < _FILES * receivers:
+                logger.warning(_FEW_FILES, files, receivers, _FILES * receivers)
     elif http == "curl":
         raise errors.InvalidSetting("is for a client of sqsdelay's; leave client out", http=http)
     else:

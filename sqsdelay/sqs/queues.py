@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import tenacity
@@ -34,17 +33,12 @@ _Answer = TypeVar("_Answer", bound=Mapping[str, Any])
 
 
 class SqsQueues:
-    """Amazon SQS through one boto3 client. Thread-safe, as the client is.
-
-    Args:
-        client: a boto3 SQS client; its retries cover calls that fail as a whole, its time limits
-            calls that are not answered.
-        receiving: the client that receives, the same if left out: an answer to a long poll takes
-            longer, and a client of boto3's has one limit for all its calls.
-        traced: an instrumentation of the client may add its trace to the attributes sent. What a relay
-            sends on keeps the trace it came with.
-        entry_wait: pause between attempts on failed entries.
-    """
+    """Amazon SQS through one boto3 client. Thread-safe, as the client is. The ``client``'s retries cover
+    calls that fail as a whole, its time limits calls that are not answered. ``receiving``: the client that
+    receives, the same if left out: an answer to a long poll takes longer, and a client has one limit for all
+    its calls. ``traced``: an instrumentation of the client may add its trace to attributes that have none.
+    What a relay sends on keeps the trace it came with. ``entry_wait``: pause between attempts on failed
+    entries."""
 
     def __init__(
         self,
@@ -57,7 +51,7 @@ class SqsQueues:
     ) -> None:
         self._client = client
         self._receiving = receiving or client
-        self._attributes: type[dict[str, Attribute]] = dict if traced else _AsGiven
+        self._attributes = _OwnFirst if traced else _AsGiven
         self._clock = clock or SystemClock()
         self.broker_clock = BrokerClock(self._clock)
         self._urls: dict[QueueRef, str] = {}
@@ -180,16 +174,15 @@ class SqsQueues:
     ) -> list[ReceivedMessage]:
         # The older name of MessageSystemAttributeNames, which every SQS server knows.
         wanted: dict[str, Any] = {"AttributeNames": ["All"], "MessageAttributeNames": ["All"]}
+        wanted |= {"MaxNumberOfMessages": limit, "WaitTimeSeconds": wait_seconds}
         if visibility_seconds is not None:
             wanted["VisibilityTimeout"] = visibility_seconds
         if queue_url.endswith(".fifo"):
             # With an attempt id, a retry after a lost answer gets the same copies at once instead
             # of leaving them invisible until the visibility timeout has passed.
             wanted["ReceiveRequestAttemptId"] = str(uuid.uuid4())
-        receive = partial(self._receiving.receive_message, QueueUrl=queue_url, **wanted)
-        answer = self._call(
-            queue_url, receive, MaxNumberOfMessages=limit, WaitTimeSeconds=wait_seconds
-        )
+        receive = self._receiving.receive_message
+        answer = self._call(queue_url, receive, QueueUrl=queue_url, **wanted)
         received_at = self._clock.monotonic()
         return [from_boto3(raw, received_at=received_at) for raw in answer.get("Messages", ())]
 
@@ -273,6 +266,13 @@ class _AsGiven(dict[str, Attribute]):
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy is a plain one: it is filled item by item, which these would not take."""
         return dict, (dict(self),)
+
+
+class _OwnFirst(_AsGiven):
+    """It can, where they have none."""
+
+    def __setitem__(self, name: str, value: Attribute) -> None:
+        self.setdefault(name, value)
 
 
 def _send_entry(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from sqsdelay.core import limits
 from sqsdelay.core.delay import check_range
-from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING
+from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf, parking_settings
 from sqsdelay.ports import in_each_child
 from sqsdelay.sending.async_sender import AsyncQueueSender
@@ -55,9 +55,10 @@ class DelaySender(QueueSender):
             is always idempotent.
         linger_ms: how long a message of `send` waits for those of other threads, 0 to 1,000: what meets
             shares requests of up to ten, at most ``concurrency`` of them in flight. 0 turns it off.
-        deadline_seconds: how long one `send` may take, 1 to 60: all its calls to SQS and their retries. A
-            store, a bucket, credentials that boto3 fetches (STS, SSO) and a client that you pass have limits
-            of their own, on top. `send_many` goes on as long as each of its requests is answered.
+        deadline_seconds: how long one `send`, `cancel` or `reschedule` may take, 1 to 60: all its calls to
+            SQS and their retries. A store, a bucket, credentials that boto3 fetches (STS, SSO) and a client
+            that you pass have limits of their own, on top. `send_many` goes on as long as each of its
+            requests is answered.
         ledger: where to record what was sent, cancelled and rescheduled; None records nothing.
         tracing: traces sends, e.g. `sqsdelay.opentelemetry.OpenTelemetryTracing`.
         clock: the local clock.
@@ -142,4 +143,4 @@ class AsyncDelaySender(AsyncQueueSender):
         if sender is None:
             sender = DelaySender(concurrency=ASYNC_CONCURRENCY)
         super().__init__(sender, linger_ms=linger_ms, max_waiting=max_waiting)
-        in_each_child(self, AsyncDelaySender._begin_anew)
+        in_each_child(self._calls, LoopCalls.begin_anew)

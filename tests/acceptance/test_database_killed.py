@@ -22,7 +22,7 @@ from sqsdelay.ports.queues import Failure
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.testing import InMemoryOutbox
 from tests.acceptance.dispatcher_process import dispatching, message
-from tests.patience import wait_for
+from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.postgres import PostgresServer, postgres_server
 
 BATCH = 50
@@ -89,7 +89,7 @@ def dispatch_until_done(dispatcher: Dispatcher) -> None:
             return not dispatcher.dispatch().claimed
         return False
 
-    wait_for(is_empty, seconds=60)
+    wait_for(is_empty)
 
 
 @pytest.mark.parametrize(("another", "repeated"), [(False, 0), (True, BATCH)])
@@ -136,10 +136,10 @@ def test_killed_under_load(server: PostgresServer, capsys: pytest.CaptureFixture
                 server.kill()
                 made += 1
                 server.start()
-            wait_for(lambda: empty(stores[-1]), seconds=90)
+            wait_for(lambda: empty(stores[-1]))
             stop.set()
             for run in running:
-                run.result(timeout=30)
+                run.result(PATIENCE_SECONDS)
     repeated = sum(count - 1 for count in Counter(outbox.sent).values())
     with capsys.disabled():
         print(  # noqa: T201

@@ -19,7 +19,6 @@ from sqsdelay.testing import LocalAws
 from tests.acceptance.rabbitmq.broker import Broker
 from tests.patience import ended
 
-SECONDS = 60
 EACH = 30
 NAMES = ("parent", "child-0", "child-1")
 
@@ -51,7 +50,7 @@ def expected() -> Counter[str]:
 
 def run(setup: str, **environment: str) -> None:
     program = [sys.executable, "-W", "error", "-c", setup + FORKING]
-    done = ended(program, env={**os.environ, **environment}, timeout=SECONDS)
+    done = ended(program, env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
 
@@ -102,8 +101,7 @@ with RabbitMqSender(os.environ["URL"]) as sender:
     sender.send("orders", "4")
 sys.exit(status != 0)
 """
-    env = {**os.environ, "URL": broker.url}
-    done = ended([sys.executable, "-c", program], env=env, timeout=SECONDS)
+    done = ended([sys.executable, "-c", program], env={**os.environ, "URL": broker.url})
     assert done.returncode == 0, done.stderr
     assert [body for _, _, body in broker.drain("orders")] == [b"1", b"2", b"3", b"4"]
 

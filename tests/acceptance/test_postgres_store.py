@@ -82,12 +82,15 @@ def test_storing_the_same_ids_at_once(store: PostgresStore) -> None:
 
 
 def notified(store: PostgresStore, *messages: StoredMessage) -> bool:
-    """Whether storing these wakes a dispatcher."""
-    woken = threading.Event()
-    with store.watch(woken.set):
-        woken.clear()
+    """Whether storing these wakes a dispatcher: before what is notified after it."""
+    with (
+        store.watch(lambda: None),
+        psycopg.connect(store._conninfo, autocommit=True) as connection,
+    ):
+        connection.execute(f"LISTEN {store._prefix}".encode())
         store.store(messages)
-        return woken.wait(0.3)
+        connection.execute("SELECT pg_notify(%s, 'later')", [store._prefix])
+        return next(connection.notifies(timeout=PATIENCE_SECONDS)).payload != "later"
 
 
 @pytest.mark.parametrize("count", [1, 3])

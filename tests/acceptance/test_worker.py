@@ -1,9 +1,11 @@
-"""The command line as people run it, in processes of its own, on a local AWS with short hops."""
+"""A worker on a local AWS with short hops: the command line as people run it, in processes of its own; in one
+that `opentelemetry-instrument` set up; and behind an unrestricted boto3 client."""
 
 from __future__ import annotations
 
 import json
 import signal
+import sys
 import time
 import uuid
 from pathlib import Path
@@ -11,9 +13,12 @@ from typing import Any
 
 import pytest
 
+from sqsdelay import DelayConsumer, DelaySender, unrestricted
+from sqsdelay.core.outgoing import TraceHeader
 from sqsdelay.ledger.events import EventKind, from_json
-from sqsdelay.testing.local_aws import LocalAws
+from sqsdelay.testing import LocalAws
 from tests.patience import PATIENCE_SECONDS
+from tests.services.endpoints import create_endpoint, in_queue
 from tests.services.network import DeafProxy, TcpProxy
 from tests.services.processes import run, running
 
@@ -145,5 +150,101 @@ def test_sigterm_does_not_wait_for_a_long_poll(
             if deaf:
                 network.swallowing.set()
             worker.process.send_signal(signal.SIGTERM)
-            assert worker.end(timeout=10) == 0
+            assert worker.end(timeout=15) == 0  # what is left of the poll: 18 s
     assert "stopped; nothing" in worker.text
+
+
+TRACEPARENT = "00-5759e988bd862e3fe1be46a994272793-53995c3f42cd8ad8-01"
+THEIRS = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
+INSTRUMENTED = """
+from opentelemetry import metrics, trace
+from opentelemetry.instrumentation.boto3sqs import Boto3SQSInstrumentor
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+
+spans = TracerProvider()
+one_line = lambda span: span.to_json(indent=None) + "\\n"
+spans.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(formatter=one_line)))
+trace.set_tracer_provider(spans)
+exporter = ConsoleMetricExporter(formatter=lambda data: data.to_json(indent=None) + "\\n")
+metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(exporter, 500)]))
+
+Boto3SQSInstrumentor().instrument()
+
+from sqsdelay.cli import main
+
+main()
+"""
+
+
+def test_a_worker_traces_its_deliveries_and_counts(local_aws: LocalAws) -> None:
+    """Of a message that another sender's header came with: a root, linked; the hand-over counted.
+
+    The instrumentation of boto3 writes a ``traceparent`` of its own into what the worker sends on.
+    """
+    name = f"traced-{uuid.uuid4().hex[:8]}"
+    client = local_aws.client("sqs")
+    create_endpoint(client, name, hop_seconds=1)
+    DelaySender(client, hop_seconds=1).send(
+        name,
+        "x",
+        delay=2.5,
+        attributes={"traceparent": TRACEPARENT},
+        message_id="kept",
+        message_group_id="tenant-7",
+        trace_header=THEIRS,
+    )
+    program = [sys.executable, "-c", INSTRUMENTED, "consume", name, "--hop", "1", "--wait", "1"]
+    with running(env=local_aws.environment(), program=program) as worker:
+        worker.wait_for(f'"deliver {name}"')
+        worker.wait_for('"sqsdelay.event": "handed-over"', timeout=PATIENCE_SECONDS)
+    (span,) = [json.loads(line) for line in worker.lines if f'"deliver {name}"' in line]
+    assert span["parent_id"] is None
+    assert [link["context"]["span_id"] for link in span["links"]] == ["0x53995c3f42cd8ad8"]
+    (message,) = in_queue(client, name, wait=20)
+    assert message["MessageAttributes"]["traceparent"]["StringValue"] == TRACEPARENT
+    assert message["Attributes"]["MessageGroupId"] == "tenant-7"
+    told = TraceHeader.read(message["Attributes"]["AWSTraceHeader"])
+    assert told is not None
+    assert told.trace_id == span["context"]["trace_id"].removeprefix("0x")
+
+
+ATTRIBUTES = {
+    "kind": {"DataType": "String", "StringValue": "reminder"},
+    "raw": {"DataType": "Binary", "BinaryValue": b"\x00\xff"},
+}
+
+
+def test_a_mixed_batch_arrives_and_each_on_its_time(local_aws: LocalAws) -> None:
+    """The direct entry at once, the delayed one after its hops, with the id that was answered."""
+    client = local_aws.client("sqs")
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    create_endpoint(client, name, hop_seconds=int(HOP))
+    url = client.get_queue_url(QueueName=name)["QueueUrl"]
+    late = {"Id": "late", "MessageBody": "grüße", "MessageAttributes": ATTRIBUTES}
+    answer = unrestricted(client, hop_seconds=int(HOP)).send_message_batch(
+        QueueUrl=url, Entries=[late | {"DelaySeconds": 4}, late | {"Id": "now"}]
+    )
+    told = {done.pop("Id"): done for done in answer["Successful"]}
+    assert {k: v for k, v in told["late"].items() if k.startswith("MD5")} == {
+        k: v for k, v in told["now"].items() if k.startswith("MD5")
+    }
+    consumer = DelayConsumer(name, client, hop_seconds=int(HOP))
+    arrived: list[Any] = []
+    while len(arrived) < 2:
+        consumer.poll(wait_seconds=1)
+        arrived += in_queue(client, url)
+    now, later = arrived
+    assert now["MessageId"] == told["now"]["MessageId"]
+    assert now["MessageAttributes"] == ATTRIBUTES
+    ours = {
+        name: later["MessageAttributes"].pop(name)["StringValue"]
+        for name in ("sqsdelay.MessageId", "sqsdelay.WasDueAt")
+    }
+    assert later["MessageAttributes"] == ATTRIBUTES
+    assert ours["sqsdelay.MessageId"] == told["late"]["sqsdelay.MessageId"]
+    received_ms = int(later["Attributes"]["ApproximateFirstReceiveTimestamp"])
+    assert int(ours["sqsdelay.WasDueAt"]) <= received_ms
+    assert received_ms - int(now["Attributes"]["SentTimestamp"]) >= 4000

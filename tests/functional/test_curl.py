@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, call
 
 import boto3
 import botocore.handlers
@@ -230,16 +232,13 @@ def test_an_error_is_botocores(server: Server) -> None:
 
 def test_each_attempt_is_paced_and_what_is_refused_is_told(server: Server) -> None:
     """Whoever makes it; an outage is no refusal."""
-    codes, paced = list[str](), list[str]()
-    client = client_of(server)
-    told = curl.request_by_curl(client, before=lambda: paced.append("curl"), refused=codes.append)
-    assert told is None
+    client, pace = client_of(server), Mock()
+    assert curl.request_by_curl(client, pace) is None
     throttled = json.dumps({"__type": "com.amazonaws.sqs#RequestThrottled"}).encode()
     server.answers += [(400, throttled), None]
     client.delete_message_batch(**DELETE)
     assert server.by() == ["curl", "botocore", "botocore"]
-    assert paced == ["curl"]
-    assert codes == ["RequestThrottled"]
+    assert pace.mock_calls == [call.wait(), call.refused("RequestThrottled")]
 
 
 def test_a_connection_is_kept_open_and_no_others_is_used(server: Server) -> None:
@@ -471,6 +470,21 @@ def test_a_workers_own_clients_use_it_when_told(
     DelayConsumer("orders", client_of(server))._queues.receive_batch(QUEUE, wait_seconds=0)
     assert server.by() == ["curl", "curl", "botocore", "botocore"]
     assert caplog.messages == ["libcurl makes the requests", "botocore makes the requests"]
+
+
+@pytest.mark.parametrize(("receivers", "told"), [(None, True), (8, False)])
+def test_too_few_file_descriptors_are_told_of(
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    receivers: int | None,
+    told: bool,
+) -> None:
+    """Without one, a request fails as if SQS were away: who reads that must know why."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+    DelayConsumer("orders", http="curl", receivers=receivers)
+    assert ("ulimit -n is 64" in caplog.text) is told
 
 
 def test_a_choice_that_cannot_be_kept_is_refused(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar
@@ -16,11 +19,12 @@ from botocore.compat import HTTPHeaders
 from botocore.exceptions import ParamValidationError
 from moto import mock_aws
 
-from sqsdelay import DelayConsumer, DelaySender
+from sqsdelay import AsyncDelaySender, DelayConsumer, DelaySender, Message
+from sqsdelay.core.message import string
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.sqs.client import default_client
 from tests.patience import PATIENCE_SECONDS
-from tests.services.endpoints import create_endpoint
+from tests.services.endpoints import create_endpoint, in_queue
 from tests.services.network import serving
 
 
@@ -59,6 +63,39 @@ def test_the_user_agent_is_put_together_once() -> None:
     with pytest.raises(RuntimeError, match="far enough"):
         client.get_queue_url(QueueName="orders")
     assert re.fullmatch(r"sqsdelay Boto3/\S+ Python/\S+ Botocore/\S+( .*)?", agents[0])
+
+
+@mock_aws
+def test_an_instrumentation_finds_the_senders_trace_and_leaves_ones_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As OpenTelemetry's of boto3 adds them; also where threads send, or tasks share a request."""
+    trace = ContextVar("trace", default="of nobody")
+    sender = DelaySender()
+    client = client_of(sender)
+    create_endpoint(client, "orders")
+    send_batch = client.send_message_batch
+
+    def traced(**arguments: Any) -> Any:
+        for entry in arguments["Entries"]:
+            entry["MessageAttributes"]["traceparent"] = string(trace.get())
+        return send_batch(**arguments)
+
+    monkeypatch.setattr(client, "send_message_batch", traced)
+    own, none = {"traceparent": "mine"}, {"tenant": "acme"}
+    trace.set("the sender's")
+    given = [Message("x", attributes=own if n % 2 else none) for n in range(24)]
+    assert not any(result.error for result in sender.send_many("orders", given))
+
+    async def share() -> None:
+        async with AsyncDelaySender(sender) as shared:
+            await asyncio.gather(*(shared.send("orders", "x", attributes=own) for _ in range(3)))
+
+    asyncio.run(share())
+    found = Counter[str]()
+    while copies := in_queue(client, "orders"):
+        found.update(m["MessageAttributes"]["traceparent"]["StringValue"] for m in copies)
+    assert found == {"mine": 15, "the sender's": 12}
 
 
 class Crowded(BaseHTTPRequestHandler):

@@ -50,7 +50,7 @@ ELSEWHERE: Final = (
         r"\.venv/bin/sqsdelay local|export AWS_ENDPOINT_URL=\S+:4566 .*|"
         r"\.venv/bin/sqsdelay (send orders --hop 2 .*|status orders|receive orders --count 1)",
         "as printed by a local AWS that runs until it is interrupted",
-        "tests/guides/test_quick_start.py",
+        "tests/guides/test_site.py",
     ),
     Elsewhere(
         r"make bench|(\.venv/bin/)?python -m benchmarks\..*",

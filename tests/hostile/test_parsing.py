@@ -1,9 +1,11 @@
-"""Structured hostile input, made up by Hypothesis, for the same targets as the coverage-guided fuzzer."""
+"""Structured hostile input, made up by Hypothesis, for the same targets as the coverage-guided fuzzer; and
+every input that the fuzzer found interesting, tried again without it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import boto3
@@ -157,3 +159,24 @@ def test_what_is_no_event(endpoint: Endpoint, event: Any) -> None:
     """Refused whole: Lambda counts an error, and what is in the queue stays there."""
     with pytest.raises(SqsDelayError, match="not an SQS event"):
         module.handler(event, Context())
+
+
+CORPUS = Path(targets.__file__).with_name("corpus")
+
+
+@pytest.mark.parametrize("target", targets.TARGETS)
+def test_hostile_input_breaks_nothing(target: str) -> None:
+    """No crash, no hang, nothing delivered that should be rejected, no password shown."""
+    inputs = sorted((CORPUS / target).iterdir())
+    assert len(inputs) > 5
+    for path in inputs:
+        try:
+            targets.TARGETS[target](path.read_bytes())
+        except BaseException as error:
+            error.add_note(f"the input is {path.name}")
+            raise
+
+
+def test_every_input_has_its_target() -> None:
+    """A folder of another name would never be tried."""
+    assert {path.name for path in CORPUS.iterdir()} == set(targets.TARGETS)

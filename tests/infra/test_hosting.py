@@ -191,7 +191,7 @@ def test_what_cannot_be_used_is_told(given: dict[str, str], words: str) -> None:
 
 def test_the_construct_checks_too(stack: Stack) -> None:
     """Memory out of range; subnets of no network."""
-    with pytest.raises(ConfigurationError, match="memory_mb=1; Lambda takes 128 to 10240"):
+    with pytest.raises(ConfigurationError, match="memory_mb=1; use 128 to 10240"):
         FunctionSettings(memory_mb=1)
     subnet = ec2.Subnet.from_subnet_id(stack, "Subnet", "subnet-1")
     with pytest.raises(ConfigurationError, match="give vpc too"):

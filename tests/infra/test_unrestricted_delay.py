@@ -83,6 +83,14 @@ def test_hop_out_of_range_is_refused(stack: Stack, hop_seconds: int) -> None:
         UnrestrictedDelay(stack, "Delay", queue=queue, hop_seconds=hop_seconds)
 
 
+@pytest.mark.parametrize("shards", [0, 1001])
+def test_shards_that_the_functions_refuse_are_not_deployed(stack: Stack, shards: int) -> None:
+    """The store's own limit: each run of the dispatcher failed."""
+    queue = sqs.Queue(stack, "Orders")
+    with pytest.raises(ConfigurationError, match=f"store_shards={shards}; use 1 to 1000"):
+        UnrestrictedDelay(stack, "Delay", queue=queue, store="dynamodb", store_shards=shards)
+
+
 def test_nothing_unless_asked_for(stack: Stack) -> None:
     """A store is a table, a function and a schedule, and costs as much; bodies up to 1 MiB need no bucket,
     and sending is granted none."""

@@ -22,11 +22,19 @@ HERE = "10.213.7.1"
 _THERE = "10.213.7.2"
 
 
+def bound(address: str = "127.0.0.1", port: int = 0) -> socket.socket:
+    """A port that no other program is given. It refuses connections while no server listens on it, too: one
+    that binds with SO_REUSEADDR, as servers do."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind((address, port))
+    return holder
+
+
 @contextmanager
-def closed_port() -> Iterator[int]:
-    """It is bound, so that no other program takes it, and refuses every connection."""
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
+def closed_port(address: str = "127.0.0.1") -> Iterator[int]:
+    """A port of `bound`."""
+    with bound(address) as holder:
         yield int(holder.getsockname()[1])
 
 
@@ -44,39 +52,35 @@ def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
 
 
 class TcpProxy:
-    """Forwards connections from a port of its own to ``target_port`` on loopback while it is up."""
+    """Forwards connections from a port of its own to ``target_port`` on loopback while it is up. With its
+    ``with`` all its connections and threads end."""
 
     def __init__(self, target_port: int) -> None:
         self._target = ("127.0.0.1", target_port)
-        self._listener: socket.socket | None = None
         self._open: set[socket.socket] = set()
-        self.port = 0
+        self._threads: list[threading.Thread] = []
 
     def up(self) -> None:
         """Accept connections (again, on the same port)."""
-        listener = socket.socket()
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", self.port))
-        listener.listen()
-        self.port = listener.getsockname()[1]
-        self._listener = listener
-        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        self._listener = bound(port=self.port)
+        self._listener.listen()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def down(self) -> None:
         """Cut all connections and refuse new ones."""
-        if self._listener is not None:
-            with contextlib.suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)
-            self._listener.close()
-            self._listener = None
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
+        self._listener.close()
         for connection in list(self._open):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self) -> None:
         while True:
             try:
-                inward, _ = listener.accept()
+                inward, _ = self._listener.accept()
             except OSError:
                 return
             try:
@@ -84,11 +88,12 @@ class TcpProxy:
             except OSError:
                 inward.close()
                 continue
-            for source, sink in ((inward, outward), (outward, inward)):
-                threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
+            self._open |= {inward, outward}
+            for ends in ((inward, outward), (outward, inward)):
+                self._threads.append(threading.Thread(target=self._pump, args=ends, daemon=True))
+                self._threads[-1].start()
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
-        self._open.add(source)
         with source, contextlib.suppress(OSError):
             answer = source.getpeername() == self._target
             while data := source.recv(65536):
@@ -103,11 +108,16 @@ class TcpProxy:
         return True
 
     def __enter__(self) -> Self:
+        self._holder = bound()
+        self.port = int(self._holder.getsockname()[1])
         self.up()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.down()
+        for each in self._threads:
+            each.join(PATIENCE_SECONDS)
+        self._holder.close()
 
 
 class CountingProxy(TcpProxy):
@@ -159,6 +169,10 @@ class HoldingProxy(DeafProxy):
     def hold(self) -> None:
         """From now on."""
         self._may.clear()
+
+    def down(self) -> None:
+        self.let_go()
+        super().down()
 
     def let_go(self) -> None:
         """Give what was held back, and all else at once."""

@@ -8,40 +8,37 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from tempfile import TemporaryDirectory
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from sqsdelay.testing.local_aws import free_port
 from tests.patience import PATIENCE_SECONDS
 from tests.services import packages
+from tests.services.network import closed_port
 
 VARIABLE = "SQSDELAY_TEST_POSTGRES"
 """``postgresql://user@host:port/database`` of a server to use instead; the user may create databases."""
 
 _LIBRARY = Path("/usr/lib/postgresql")
-_PORTS_TRIED: Final = 5
 
 
 class PostgresServer:
-    """A cluster of its own: `start`, `stop` (``immediate`` is a crash), `kill`; `conninfo` once it has
-    started.
+    """A cluster of its own on a port: `start`, `stop` (``immediate`` is a crash), `kill`.
 
     Args:
         durable: True writes through to the disk, as a server in production does.
         address: what it listens on; any machine that reaches it may come in.
     """
 
-    def __init__(self, folder: Path, *, durable: bool = False, address: str = "127.0.0.1") -> None:
-        self.port: int | None = None
+    def __init__(self, folder: Path, port: int, *, durable: bool, address: str) -> None:
+        self.port = port
         self._address = address
         self._folder = folder
         bin_folder = _installed()  # first: the package makes the user
@@ -64,34 +61,15 @@ class PostgresServer:
         return f"postgresql://postgres@{self._address}:{self.port}/postgres"
 
     def start(self) -> None:
-        """Start (again, on the same port); where another program was quicker at first, on another."""
-        if self.port is not None:
-            self._start()
-            return
-        for left in reversed(range(_PORTS_TRIED)):
-            self.port = free_port()
-            try:
-                self._start()
-            except RuntimeError:
-                if not left or "could not bind" not in self._log.read_text():
-                    raise
-            else:
-                return
-
-    def _start(self) -> None:
         settings = (
             f"{self._settings}-p {self.port} -c listen_addresses={self._address} "
             f"-c unix_socket_directories='' -c max_connections=500"
         )
-        log = str(self._log)
+        log = str(self._folder / "log")
         # -t: the default minute is not enough for a busy machine.
         self._run(
             str(self._pg_ctl), *self._data(), "-w", "-t", "110", "-l", log, "-o", settings, "start"
         )
-
-    @property
-    def _log(self) -> Path:
-        return self._folder / "log"
 
     def stop(self, mode: str = "fast") -> None:
         self._run(str(self._pg_ctl), *self._data(), "-w", "-m", mode, "stop")
@@ -142,16 +120,13 @@ def postgres_server(
     *, durable: bool = False, address: str = "127.0.0.1"
 ) -> Iterator[PostgresServer]:
     """A running private server, see `PostgresServer`; its data is deleted at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="sqsdelay-postgres-"))
-    try:
-        server = PostgresServer(folder, durable=durable, address=address)
+    with closed_port(address) as port, TemporaryDirectory(prefix="sqsdelay-postgres-") as folder:
+        server = PostgresServer(Path(folder), port, durable=durable, address=address)
         server.start()
         try:
             yield server
         finally:
             server.stop("immediate")
-    finally:
-        shutil.rmtree(folder)
 
 
 @contextmanager
@@ -190,21 +165,21 @@ def pgbouncer(conninfo: str, *, mode: str, pool_size: int = 8) -> Iterator[str]:
         pool_size: connections it opens to PostgreSQL.
     """
     server = conninfo_to_dict(conninfo)
-    port = free_port()
-    folder = Path(tempfile.mkdtemp(prefix="sqsdelay-pgbouncer-"))
     target = " ".join(f"{key}={server[key]}" for key in _TARGET if key in server)
-    (folder / "settings.ini").write_text(
-        f"[databases]\n* = {target}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n"
-        f"unix_socket_dir =\nauth_type = any\npool_mode = {mode}\ndefault_pool_size = {pool_size}\n"
-        f"max_client_conn = 500\n"
-    )
-    command = [_pgbouncer(), str(folder / "settings.ini")]
-    if os.geteuid() == 0:
-        # It refuses to run as root.
-        command = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", *command]
-        shutil.chown(folder, "postgres", "postgres")
-    try:
-        with (folder / "log").open("wb") as log:
+    with closed_port() as port, TemporaryDirectory(prefix="sqsdelay-pgbouncer-") as folder:
+        settings = Path(folder, "settings.ini")
+        settings.write_text(
+            f"[databases]\n* = {target}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n"
+            f"unix_socket_dir =\nauth_type = any\npool_mode = {mode}\ndefault_pool_size = {pool_size}\n"
+            f"max_client_conn = 500\n"
+        )
+        command = [_pgbouncer(), str(settings)]
+        if os.geteuid() == 0:
+            # It refuses to run as root.
+            user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
+            command = [*user, *command]
+            shutil.chown(folder, "postgres", "postgres")
+        with Path(folder, "log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/")
         try:
             _wait_for(port, process)
@@ -212,8 +187,6 @@ def pgbouncer(conninfo: str, *, mode: str, pool_size: int = 8) -> Iterator[str]:
         finally:
             process.terminate()
             process.wait(30)
-    finally:
-        shutil.rmtree(folder)
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes], seconds: float = 30) -> None:

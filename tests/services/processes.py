@@ -206,7 +206,9 @@ class Running:
             assert time.monotonic() < deadline, (
                 f"{text!r} not printed within {timeout} s:\n{self.text}"
             )
-            assert self.process.poll() is None or text in self.text, f"ended early:\n{self.text}"
+            if self.process.poll() is not None:
+                self._reader.join(PATIENCE_SECONDS)
+                assert text in self.text, f"ended early:\n{self.text}"
             time.sleep(0.05)
 
     def end(self, *, timeout: float = PATIENCE_SECONDS) -> int:

@@ -22,8 +22,8 @@ import pika
 from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError
 
-from sqsdelay.testing.local_aws import free_port
 from tests.services import packages
+from tests.services.network import bound
 
 NEWER = os.environ.get("SQSDELAY_RABBITMQ4_HOME")
 SERVER = Path(NEWER, "sbin") if NEWER else Path("/usr/lib/rabbitmq/bin")
@@ -32,8 +32,6 @@ CTL = SERVER.with_name("rabbitmqctl")
 POLICY = Path("/usr/sbin/policy-rc.d")
 START_SECONDS: Final = 300
 """An idle machine takes three; a busy one has taken more than two minutes."""
-
-_PORTS_TRIED: Final = 3
 
 
 def install() -> None:
@@ -77,20 +75,17 @@ class RabbitNode:
         self._epmd: subprocess.Popen[bytes] | None = None
         self._has_run = False
         self._peer = peer
-        self._feature_flags = feature_flags
         self._confirm_timeout_seconds = confirm_timeout_seconds
-        self._choose_ports()
-
-    def _choose_ports(self) -> None:
-        self.tls_port = free_port() if self.tls_folder is not None else None
-        self.port = free_port()
-        self.management_port = free_port()
-        self.epmd_port: int = free_port() if self._peer is None else self._peer.epmd_port
+        self._held = [bound() for _ in range(5)]
+        own = (int(each.getsockname()[1]) for each in self._held)
+        self.port, self.tls_port, self.management_port, self._dist_port, self.epmd_port = own
+        if peer is not None:
+            self.epmd_port = peer.epmd_port
         self.url = f"amqp://guest:guest@127.0.0.1:{self.port}/%2f"
         self.management_url = f"http://guest:guest@127.0.0.1:{self.management_port}"
         self._configure()
-        if self._feature_flags is not None:
-            self.environment["RABBITMQ_FEATURE_FLAGS"] = self._feature_flags
+        if feature_flags is not None:
+            self.environment["RABBITMQ_FEATURE_FLAGS"] = feature_flags
 
     def _configure(self) -> None:
         for name in ("home", "log", "mnesia"):
@@ -125,7 +120,7 @@ class RabbitNode:
             "RABBITMQ_NODENAME": self.name,
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self.port),
-            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_DIST_PORT": str(self._dist_port),
             "RABBITMQ_MNESIA_BASE": str(self.folder / "mnesia"),
             "RABBITMQ_LOG_BASE": str(self.folder / "log"),
             "RABBITMQ_CONF_ENV_FILE": str(self.folder / "env.conf"),
@@ -135,26 +130,16 @@ class RabbitNode:
         }
 
     def start(self) -> None:
-        """Start, and wait until it takes connections; again, on the ports and data it had before.
-
-        Where another program was quicker to bind one of its ports, it has others the next time.
-        """
-        for _ in range(_PORTS_TRIED):
-            if self._started():
-                if self._peer is not None and not self._has_run:
-                    self.ctl("stop_app")
-                    self.ctl("join_cluster", self._peer.name)
-                    self.ctl("start_app")
-                self._has_run = True
-                return
-            ended = self._process is not None and self._process.poll() is not None
+        """Start, and wait until it takes connections; again, on the ports and data it had before."""
+        if not self._started():
             self.stop()
             log = (self.folder / "output").read_text()[-2000:]
-            if self._has_run or not ended:
-                break
-            # Each of its ports has another way to say that it is taken.
-            self._choose_ports()
-        raise RuntimeError(f"RabbitMQ did not start:\n{log}")
+            raise RuntimeError(f"RabbitMQ did not start:\n{log}")
+        if self._peer is not None and not self._has_run:
+            self.ctl("stop_app")
+            self.ctl("join_cluster", self._peer.name)
+            self.ctl("start_app")
+        self._has_run = True
 
     def _started(self) -> bool:
         if self._epmd is None and self._peer is None:
@@ -198,6 +183,8 @@ class RabbitNode:
             self._epmd.kill()
             self._epmd.wait()
             self._epmd = None
+        for each in self._held:
+            each.close()
 
     def ctl(self, *arguments: str) -> str:
         """Run rabbitmqctl against this node."""

@@ -158,13 +158,34 @@ def test_dates_behind_are_told_of(behind_ms: int, caplog: pytest.LogCaptureFixtu
     assert [line.split(":")[0] for line in caplog.messages] == [told] * (behind_ms > 2000)
 
 
-def test_a_date_that_is_ahead_is_believed_until_the_next() -> None:
-    """One machine's, or a proxy's: messages would be early for five minutes."""
+@pytest.mark.parametrize("wrong_ms", [-1_100, -60_000, -600_000, 2_100, 600_000])
+def test_one_wrong_date_makes_nothing_early(wrong_ms: int) -> None:
+    """One machine's, or a proxy's: what is handed over would be early, or a delay that waits in a store."""
     local = ManualClock(1_000_000_000)
     clock = BrokerClock(local)
-    for ahead_ms in (0, 60_000, 0):
-        clock.observe(local.true_ms + ahead_ms, asked_at=local.monotonic())
-        assert clock.now_ms() == local.true_ms + ahead_ms
+    for n in range(400):
+        local.advance(1)
+        clock.observe(local.true_ms + (n == 1 and wrong_ms), asked_at=local.monotonic())
+        assert clock.now_ms() <= local.true_ms <= clock.latest_ms()
+        if not 0 < n < 303:  # Before it, and once it is forgotten.
+            assert clock.latest_ms() - 1001 <= local.true_ms <= clock.now_ms() + 1000
+
+
+@pytest.mark.parametrize("idle_seconds", [301, 3_600, 43_200])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_after_a_long_pause_the_last_date_still_bounds_a_stamp(
+    idle_seconds: int, frozen: bool
+) -> None:
+    """A function's first batch had nothing to check a stamp by. The monotonic clock may have stood still."""
+    local = Drifting(1_000_000_000)
+    clock = BrokerClock(local)
+    clock.observe(local.true_ms, asked_at=local.monotonic())
+    local.advance(idle_seconds)
+    local.rate = -idle_seconds / local.true_ms * 1000 * frozen
+    clock.observe(local.true_ms + 600_000)
+    assert not clock.synchronised
+    clock.observe(local.true_ms - 1)
+    assert clock.now_ms() == local.true_ms - 1
 
 
 @pytest.mark.parametrize("stamp_first", [True, False])

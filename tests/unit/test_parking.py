@@ -128,7 +128,7 @@ def test_park_after_without_a_store_is_refused(after: int) -> None:
 
 @pytest.mark.parametrize(
     ("remaining", "decision"),
-    [(900, HandOver(900)), (901, Requeue(901)), (3600, Requeue(3600)), (3601, Park(3601))],
+    [(900, HandOver(900)), (901, Requeue()), (3600, Requeue()), (3601, Park())],
 )
 def test_what_remains_decides(remaining: int, decision: object) -> None:
     """More than park_after is parked, not as much as it; hand-over goes before."""
@@ -382,12 +382,6 @@ def test_a_queue_without_its_delay_is_not_spun_when_the_store_is_away() -> None:
     (outcome,) = site.poll()
     assert outcome.status is Status.FAILED
     assert "held a message for 1000 ms instead of 900 s" in (outcome.error or "")
-
-
-def test_a_negative_park_after_is_refused() -> None:
-    """At once, with the range."""
-    with pytest.raises(ConfigurationError, match="park_after_seconds=-1; use 0 or more"):
-        Site(park_after=-1)
 
 
 def test_a_message_being_released_is_not_taken_for_parked(site: Site) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -25,7 +25,13 @@ from sqsdelay.core.message import (
 )
 from sqsdelay.core.received_message import ReceivedMessage
 from sqsdelay.core.stored_message import Amendment
-from sqsdelay.errors import ConfigurationError, SchemaMismatch, StoreError, StoreUnavailable
+from sqsdelay.errors import (
+    ConfigurationError,
+    QueueUnavailable,
+    SchemaMismatch,
+    StoreError,
+    StoreUnavailable,
+)
 from sqsdelay.ledger.events import EventKind, Source
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS
 from sqsdelay.ports.queues import Failure
@@ -330,6 +336,23 @@ def test_a_round_receives_for_a_minute(site: Site) -> None:
     outcomes = site.parked()
     assert [outcome.status for outcome in outcomes] == [Status.PARKED] * 400
     assert site.store.calls == 5
+
+
+def test_what_came_before_a_refused_receive_is_parked(site: Site) -> None:
+    """It would be hidden for three minutes; only then is it told that no more can be received."""
+    for n in range(130):
+        site.put(90 * DAY, f"m{n}")
+    site.relayed()
+    site.store.stored_at_once = 130
+    away = QueueUnavailable("throttled")
+    first = site.queues.receive_batch(PARKING, wait_seconds=0)
+    with patch.object(site.queues, "receive_batch", side_effect=[first, away, away]):
+        rounds = site.parker.rounds(more=lambda: True, crowded=Mock(side_effect=AssertionError))
+        assert {outcome.status for outcome in next(rounds)} == {Status.PARKED}
+        with pytest.raises(QueueUnavailable):
+            next(rounds)
+    assert len(first) == 10
+    assert len(site.left(PARKING)) == 3
 
 
 @pytest.mark.parametrize("ids", [{}, {"MessageDeduplicationId": ""}])

@@ -143,9 +143,10 @@ def test_an_idle_queue_has_two_long_polls(queues: PolledQueues) -> None:
     assert queues.most_polling == 2
 
 
+@pytest.mark.parametrize("count", [200, pytest.param(600, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("trouble", [False, True])
 def test_a_backlog_gets_more_receivers_and_they_go_with_it(
-    queues: PolledQueues, caplog: pytest.LogCaptureFixture, trouble: bool
+    queues: PolledQueues, caplog: pytest.LogCaptureFixture, trouble: bool, count: int
 ) -> None:
     """All is relayed once, even if those above the least fail; then two long polls are left."""
     receive, extra = queues.receive_batch, list[str]()
@@ -159,12 +160,12 @@ def test_a_backlog_gets_more_receivers_and_they_go_with_it(
         return receive(queue_url, **given)
 
     queues.receive_batch = timed  # type: ignore[method-assign]
-    queues.put(200)
+    queues.put(count, seconds=86_400)  # however many receives pass the time
     with working(queues, relay(queues)) as outcomes:
-        await_outcomes(queues, outcomes, 200)
+        await_outcomes(queues, outcomes, count)
         queues.await_polling(2)
-    assert [outcome.status for outcome in outcomes] == [Status.REQUEUED] * 200
-    assert len({outcome.copy.message_id for outcome in outcomes}) == 200
+    assert [outcome.status for outcome in outcomes] == [Status.REQUEUED] * count
+    assert len({outcome.copy.message_id for outcome in outcomes}) == count
     assert extra
     told = {"one receiver less: QueueUnavailable('away')"} if trouble else set()
     assert set(caplog.messages) == told

@@ -21,11 +21,18 @@ from urllib.parse import quote, unquote, urlsplit
 import pika
 from pika import BasicProperties
 
-from sqsdelay.rabbitmq import Problem, Topology, declare, verify
+from sqsdelay.rabbitmq import (
+    Problem,
+    RabbitMqMessage,
+    RabbitMqSender,
+    Topology,
+    declare,
+    verify,
+)
 from sqsdelay.rabbitmq.link import Publication
 from sqsdelay.rabbitmq.management import Management
 from sqsdelay.rabbitmq.topology import OWN_PREFIX, routing_key
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.network import TcpProxy
 from tests.services.processes import run
 
@@ -109,8 +116,11 @@ class Broker:
             channel.queue_delete(name)
 
     def count(self, queue: str) -> int:
+        """Asked again where it is none: so says the broker, too, of a quorum queue that has not answered
+        within a quarter of a second."""
         with self.channel() as channel:
-            return int(channel.queue_declare(queue, passive=True).method.message_count)
+            asked = (channel.queue_declare(queue, passive=True) for _ in range(3))
+            return next((n for each in asked if (n := int(each.method.message_count))), 0)
 
     def wait_count(self, queue: str, wanted: int, *, seconds: float = PATIENCE_SECONDS) -> int:
         """The queue's count, as soon as it is ``wanted`` or time is up."""
@@ -223,6 +233,12 @@ class Inbox:
                 if self._stopping.is_set():
                     break
             channel.cancel()
+
+
+def until_confirmed(sender: RabbitMqSender, body: str) -> None:
+    """Send it to ``orders`` until it is confirmed: a busy broker may take longer than this sender waits."""
+    message = RabbitMqMessage(body)
+    wait_for(lambda: sender.send_many("orders", [message])[0].error is None)
 
 
 def due(exchange: str, endpoint: str) -> Publication:

@@ -10,6 +10,7 @@ import pytest
 from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender
 from tests.acceptance.rabbitmq.broker import Broker, Inbox
 from tests.patience import wait_for
+from tests.services.network import TcpProxy
 from tests.services.processes import started
 
 
@@ -61,6 +62,16 @@ def test_a_mistake_is_one_line(broker: Broker) -> None:
         assert "sesame" not in done.stderr
 
 
+class Muffled(TcpProxy):
+    """Forwards so many answers, and no more. Each confirms 30 of a transfer's messages at the most."""
+
+    left = 25
+
+    def _passes(self, *, answer: bool) -> bool:
+        self.left -= answer
+        return self.left >= 0
+
+
 @pytest.mark.parametrize("many", [900, pytest.param(3_000, marks=pytest.mark.nightly)])
 def test_an_interrupted_transfer_loses_nothing(shared: Broker, many: int) -> None:
     """Killed half-way and run again: every message is at the target, and none at the source."""
@@ -71,17 +82,22 @@ def test_an_interrupted_transfer_loses_nothing(shared: Broker, many: int) -> Non
             "orders", [RabbitMqMessage("x", delay=100_000, message_id=str(n)) for n in range(many)]
         )
     assert all(result.error is None for result in results)
-    arguments = ["--prefix", "old", "transfer", "--to", shared.url, "--to-prefix", "new", "--force"]
-    arguments.append("--json")
-    with started("rabbitmq", *arguments, env=shared.environment):
+    move = ("--prefix", "old", "transfer", "--to-prefix", "new", "--force", "--json", "--to")
+    with (
+        Muffled(shared.port) as proxy,
+        started("rabbitmq", *move, shared.through(proxy), env=shared.environment),
+    ):
         wait_for(lambda: shared.count("new.delay-level-16"))
-    moved = shared.count("new.delay-level-16")
-    assert 0 < moved < many
+        wait_for(lambda: proxy.left < 0)
     # The broker takes back what the killed process held as soon as it sees the connection end.
     # At most the 30 it had in hand are in both.
-    there = range(many - moved, many - moved + 31)
-    wait_for(lambda: shared.count("old.delay-level-16") in there)
-    again = shared.cli(*arguments)
+    there = range(many, many + 31)
+    wait_for(
+        lambda: sum(map(shared.count, (f"{p}.delay-level-16" for p in ("old", "new")))) in there
+    )
+    moved = shared.count("new.delay-level-16")
+    assert 0 < moved < many
+    again = shared.cli(*move, shared.url)
     assert again.returncode == 0, again.stderr
     assert shared.count("old.delay-level-16") == 0
     arrived = [properties.message_id for _, properties, _ in shared.drain("new.delay-level-16")]

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+from unittest.mock import patch
 from urllib.parse import unquote
 
 import pytest
 
 from sqsdelay.errors import ConfigurationError
-from sqsdelay.rabbitmq import RabbitMqMessage, RabbitMqSender, Topology, declare, teardown, transfer
+from sqsdelay.rabbitmq import (
+    RabbitMqMessage,
+    RabbitMqSender,
+    Topology,
+    bind,
+    declare,
+    teardown,
+    transfer,
+)
+from sqsdelay.rabbitmq.connection import Session
 from sqsdelay.rabbitmq.management import Management
 from tests.acceptance.rabbitmq.broker import Broker
 from tests.patience import wait_for
@@ -19,17 +29,18 @@ HAND_OVER = "stuck.delay-hand-over.ghost"
 
 
 def stuck(broker: Broker) -> None:
-    """130 confirmed messages that are due, and that nobody is bound for; all queues look empty.
+    """130 confirmed messages that are due, and whose queue is gone; all queues look empty.
 
     The catch-all is taken away, so that the hand-over queue holds them, as a level does on ``nsb.v2``
     without its policy.
     """
     broker.ready("ghost", prefix="stuck")
-    with RabbitMqSender(broker.url, prefix=STUCK.prefix) as sender:
+    bind(broker.url, "ghost", STUCK)
+    for queue in ("ghost", STUCK.undeliverable):
+        broker.delete_queue(queue)
+    with RabbitMqSender(broker.url, prefix=STUCK.prefix, bind=False) as sender:
         results = sender.send_many("ghost", [RabbitMqMessage(str(n), delay=1) for n in range(MANY)])
         assert [result.error for result in results] == [None] * MANY
-        broker.delete_queue("ghost")
-        broker.delete_queue(STUCK.undeliverable)
     assert broker.wait_count(STUCK.level_name(0), 0) == 0
     # The last of them may have left the level a moment ago and not be in the broker's hands yet.
     assert broker.wait_count(HAND_OVER, 0) == 0
@@ -86,6 +97,20 @@ def test_what_is_handed_over_is_counted_or_its_loss_is_a_decision(broker: Broker
     assert count == MANY
     assert "messages_dlx" in reason
     assert commanded("teardown", "--force", management=False) == (0, "deleted stuck\n")
+
+
+def test_what_a_slow_queue_does_not_count_is_not_deleted(broker: Broker) -> None:
+    """Over AMQP the broker says 0 of a quorum queue that does not answer it within a quarter of a second."""
+    broker.ready("orders", prefix="stuck")
+    with RabbitMqSender(broker.url, prefix="stuck") as sender:
+        sender.send("orders", "later", delay=10_000)
+    slow = patch.object(Session, "count", return_value=0)
+    with (
+        slow,
+        pytest.raises(ConfigurationError, match=r"^1 messages in .* or wait, and would be lost"),
+    ):
+        teardown(broker.url, STUCK, management_url=broker.management_url)
+    assert broker.count("stuck.delay-level-13") == 1
 
 
 def test_an_empty_infrastructure_is_deleted(broker: Broker) -> None:

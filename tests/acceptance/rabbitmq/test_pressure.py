@@ -21,8 +21,8 @@ from sqsdelay.rabbitmq.administration import PREFETCH, undeliverable
 from sqsdelay.rabbitmq.connection import Session, Wire, parameters
 from sqsdelay.rabbitmq.link import DRAIN_SECONDS, Jobs, Link, Publication
 from sqsdelay.rabbitmq.publisher import Publisher
-from tests.acceptance.rabbitmq.broker import Broker, Inbox, due
-from tests.patience import wait_for
+from tests.acceptance.rabbitmq.broker import Broker, Inbox, due, until_confirmed
+from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.network import CountingProxy, DeafProxy, StallingProxy, TcpProxy
 
 AWAY_SECONDS = 4
@@ -47,7 +47,7 @@ def test_a_due_time_holds_while_the_broker_is_away(shared: Broker) -> None:
         time.sleep(AWAY_SECONDS)
         proxy.up()
         assert [result.error for result in sending.result()] == [None]
-        arrival = inbox.wait(2, seconds=20)[-1]
+        arrival = inbox.wait(2)[-1]
     assert arrival.body == b"x"
     assert arrival.late_ms >= 0
     bits = arrival.routing_key.rpartition(".")[0]
@@ -73,11 +73,7 @@ def test_a_call_has_one_deadline(broker: Broker) -> None:
         DeafProxy(broker.port) as proxy,
         RabbitMqSender(broker.through(proxy), connect_seconds=1, confirm_seconds=1) as sender,
     ):
-
-        def heard() -> bool:
-            return sender.send_many("orders", [RabbitMqMessage("heard")])[0].error is None
-
-        wait_for(heard)  # a busy machine takes longer than this sender waits
+        until_confirmed(sender, "heard")
         proxy.swallowing.set()
         results = sender.send_many("orders", [RabbitMqMessage("x") for _ in range(MANY // 4)])
     kinds = {type(result.error) for result in results}
@@ -91,13 +87,13 @@ def test_large_messages_fill_a_window_of_bytes(broker: Broker) -> None:
     body = b"x" * (6 * 1024 * 1024)
     with (
         DeafProxy(broker.port) as proxy,
-        RabbitMqSender(broker.through(proxy), connect_seconds=1, confirm_seconds=30) as sender,
+        RabbitMqSender(broker.through(proxy), confirm_seconds=PATIENCE_SECONDS) as sender,
         ThreadPoolExecutor() as threads,
     ):
         sender.send("orders", "heard")
         proxy.swallowing.set()
         sending = threads.submit(sender.send_many, "orders", [RabbitMqMessage(body)] * 8)
-        assert broker.wait_count("orders", 3, seconds=10) == 3  # the small one and two of 6 MiB
+        assert broker.wait_count("orders", 3) == 3  # the small one and two of 6 MiB
         time.sleep(1)
         assert broker.count("orders") == 3
         proxy.swallowing.clear()

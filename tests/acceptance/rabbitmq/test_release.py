@@ -20,7 +20,7 @@ from sqsdelay.stores import open_store
 from sqsdelay.testing import InMemoryStore
 from tests.acceptance.rabbitmq.broker import Broker, Inbox, check_whole
 from tests.messages import a_message
-from tests.patience import ended
+from tests.patience import ended, wait_for
 from tests.services.processes import run, running
 
 GUIDE = Path(__file__).parents[3] / "docs/rabbitmq-stores.md"
@@ -67,14 +67,14 @@ def test_a_destination_that_is_missing_for_a_while(broker: Broker) -> None:
     store = InMemoryStore(SystemClock())
     with (
         closing(RabbitMqOutbox(broker.url, "orders")) as outbox,
-        DelayedDelivery(store, outbox, settings=DispatchSettings(number_of_retries=5)) as delivery,
+        DelayedDelivery(store, outbox, settings=DispatchSettings(number_of_retries=99)) as delivery,
     ):
         delivery.store(spread(200, over_ms=1, first_ms=0, to="later"))
         delivery.store(spread(100, over_ms=1000))
         with Inbox(broker.url, "orders") as inbox:
             arrivals = inbox.wait(100)
         check_whole(arrivals, 100)
-        assert store.pending_count() == 200
+        wait_for(lambda: store.pending_count() == 200)
         broker.queue("later")
         with Inbox(broker.url, "later") as inbox:
             check_whole(inbox.wait(200), 200)

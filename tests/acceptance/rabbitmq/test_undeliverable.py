@@ -31,10 +31,15 @@ HELD_UP_MS = 30_000
 def test_an_unbound_destination_delays_nobody_else(shared: Broker) -> None:
     """200 messages for a queue that has gone; others do not wait for them, and none of the 200 is lost."""
     acme = shared.ready("live", "ghost", prefix="acme")
-    with RabbitMqSender(shared.url, prefix="acme") as sender, Inbox(shared.url, "live") as inbox:
-        ghosts = [RabbitMqMessage(str(n), delay=8, message_id=f"ghost-{n}") for n in range(LOST)]
+    for name in ("live", "ghost"):
+        bind(shared.url, name, acme)
+    shared.delete_queue("ghost")
+    with (
+        RabbitMqSender(shared.url, prefix="acme", bind=False) as sender,
+        Inbox(shared.url, "live") as inbox,
+    ):
+        ghosts = [RabbitMqMessage(str(n), delay=1, message_id=f"ghost-{n}") for n in range(LOST)]
         assert all(r.error is None for r in sender.send_many("ghost", ghosts))
-        shared.delete_queue("ghost")
         for n in range(10):
             due = time.time() * 1000 + (1 + n % 4) * 1000
             sender.send("live", str(n), delay=1 + n % 4, headers={"due-ms": str(due)})
