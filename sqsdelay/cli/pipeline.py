@@ -15,6 +15,7 @@ from sqsdelay.cli.console import figures, print_json, say, show, tell
 from sqsdelay.cli.cost import read_prices
 from sqsdelay.core.limits import DEFAULT_HOP_SECONDS
 from sqsdelay.errors import MissingExtra
+from sqsdelay.spark.session import GRACE_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,7 +68,7 @@ def schedule(
     ] = [],  # noqa: B006
     ledger_format: spark_job.LedgerFormat = None,
     as_of: spark_job.AsOf = None,
-    grace: spark_job.Grace = spark_job.GRACE_SECONDS,
+    grace: spark_job.Grace = GRACE_SECONDS,
     as_json: Annotated[bool, Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Send every row of a table as a delayed message.
@@ -95,8 +96,7 @@ def schedule(
         "max_delay_seconds": max_delay,
     }
     chosen = {name: str(value) for name, value in given.items() if value is not None}
-    of_replay = (include, ledger_format, as_of, grace)
-    if replay is None and of_replay != ([], None, None, spark_job.GRACE_SECONDS):
+    if replay is None and (include, ledger_format, as_of, grace) != ([], None, None, GRACE_SECONDS):
         raise typer.BadParameter(
             "--include, --ledger-format, --as-of and --grace are for --replay LEDGER; leave them out"
         )
@@ -151,9 +151,7 @@ def _print_summary(summary: dict[str, Any], seconds: float, rejects: str | None)
     if summary["already_sent"]:
         say(f"{summary['already_sent']:,} sent by an earlier run")
     if summary["repeated"]:
-        say(
-            f"{summary['repeated']:,} rows repeat the id of another: receivers treat them as copies"
-        )
+        say(f"{summary['repeated']:,} rows repeat another's id: receivers treat them as copies")
     if summary["rejected"]:
         kept = "" if rejects is None else f": kept in {rejects}"
         say(f"{summary['rejected']:,} not sent{kept}")
@@ -182,7 +180,7 @@ def reconcile(
     file_format: spark_job.FileFormat = None,
     ledger_format: spark_job.LedgerFormat = None,
     as_of: spark_job.AsOf = None,
-    grace: spark_job.Grace = spark_job.GRACE_SECONDS,
+    grace: spark_job.Grace = GRACE_SECONDS,
     time_zone: spark_job.TimeZone = "UTC",
     folder: Annotated[
         str | None, Option("--out", help="New folder or URI for a Parquet table of all messages.")
@@ -236,7 +234,7 @@ def report(
         str, Option("--out", help="Folder or URI for the report; replaces an earlier one.")
     ],
     as_of: spark_job.AsOf = None,
-    grace: spark_job.Grace = spark_job.GRACE_SECONDS,
+    grace: spark_job.Grace = GRACE_SECONDS,
     ledger_format: Annotated[
         str | None,
         Option("--format", help="The ledger holds rows, not lines: parquet, delta, iceberg, …"),

@@ -47,8 +47,6 @@ AsOf = Annotated[
     time_option("Ignore events after this time, e.g. 2027-01-31T09:00:00Z; default: none."),
 ]
 Grace = Annotated[int, Option(help="Seconds after its due time until a message counts as lost.")]
-GRACE_SECONDS: Final = 3600
-"""`sqsdelay.spark.report.write.DEFAULT_GRACE_SECONDS`, which cannot be imported without Spark."""
 _Found = TypeVar("_Found")
 
 

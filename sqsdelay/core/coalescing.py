@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
+from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar, cast
 
-from sqsdelay.core.delay import Clock, SystemClock
+from sqsdelay.core.delay import Clock, SystemClock, check_range
 from sqsdelay.core.limits import MAX_BATCH_BYTES
-from sqsdelay.errors import InvalidSetting
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -25,8 +27,7 @@ MAX_LINGER_MS: Final = 1000
 
 def checked_linger(linger_ms: float) -> float:
     """The linger in seconds. Raises ConfigurationError: not between 0 and 1,000 ms."""
-    if not 0 <= linger_ms <= MAX_LINGER_MS:
-        raise InvalidSetting(f"use 0 (off) to {MAX_LINGER_MS}", linger_ms=linger_ms)
+    check_range(0, MAX_LINGER_MS, ", where 0 is off", linger_ms=linger_ms)
     return linger_ms / 1000
 
 
@@ -34,16 +35,17 @@ def checked_linger(linger_ms: float) -> float:
 class Waiting(Generic[T]):
     """One item that waits to leave; ``since`` is when it came."""
 
-    key: Hashable
+    line: Line[T]
     item: T
     size: int
     since: float
 
 
-@dataclass(slots=True)
-class _Line(Generic[T]):
+@dataclass(eq=False, slots=True)
+class Line(Generic[T]):
     """What waits for one key, in the order in which it came."""
 
+    key: Hashable
     most: int
     waiting: dict[Waiting[T], None] = field(default_factory=dict)
     bytes: int = 0
@@ -64,12 +66,12 @@ class Coalescer(Generic[T]):
     takes more items: the busier the lanes, the fuller the groups. Of those that may leave, the one
     that has waited longest goes first. The last free lane is kept for a key that has nothing
     in flight, so that a queue that does not answer does not hold up the others. ``linger_seconds``: how long
-    an item waits for others; 0 lets each leave by itself. ``lanes``: groups in flight."""
+    an item waits for others; 0 lets each leave by itself. ``lanes``: groups in flight. ``within``:
+    for how many seconds an item may wait at all."""
 
-    def __init__(self, *, linger_seconds: float, lanes: int) -> None:
-        self._linger = linger_seconds
-        self._lanes = lanes
-        self._lines: dict[Hashable, _Line[T]] = {}
+    def __init__(self, *, linger_seconds: float, lanes: int, within: float = math.inf) -> None:
+        self._linger, self._lanes, self._within = linger_seconds, lanes, within
+        self._lines: dict[Hashable, Line[T]] = {}
         self._in_flight = 0
         self._hurried = False
 
@@ -78,26 +80,36 @@ class Coalescer(Generic[T]):
         counts them. ``most``: how many one request for this key takes. ``now``: monotonic seconds."""
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = _Line(most if self._linger else 1)
-        waiting = Waiting(key, item, size, now)
+            line = self._lines[key] = Line(key, most if self._linger else 1)
+        waiting = Waiting(line, item, size, now)
         line.waiting[waiting] = None
         line.bytes += size
         return waiting
 
     def withdraw(self, waiting: Waiting[T]) -> bool:
         """Take back an item whose caller has given up; False if it has left already."""
-        line = self._lines.get(waiting.key)
-        if line is None or waiting not in line.waiting:
+        if waiting not in waiting.line.waiting:
             return False
-        line.remove(waiting)
-        self._forget_if_idle(waiting.key)
+        waiting.line.remove(waiting)
+        self._forget_if_idle(waiting.line)
         return True
+
+    def overdue(self, now: float) -> list[Waiting[T]]:
+        """Take back what has waited for as long as it may."""
+        late = [
+            waiting
+            for line in self._lines.values()
+            for waiting in takewhile(lambda each: each.since + self._within <= now, line.waiting)
+        ]
+        for waiting in late:
+            self.withdraw(waiting)
+        return late
 
     def take(self, now: float, key: Hashable | None = None) -> list[Waiting[T]]:
         """The next group that may leave now, of a key if one is named; `done` gives its lane back."""
         group = self.ready(now, key)
         if group:
-            line = self._lines[group[0].key]
+            line = group[0].line
             for waiting in group:
                 line.remove(waiting)
             line.in_flight += 1
@@ -106,13 +118,12 @@ class Coalescer(Generic[T]):
 
     def ready(self, now: float, key: Hashable | None = None) -> list[Waiting[T]]:
         """The group that `take` would give."""
-        keys = self._lines if key is None else (key,)
-        lines = [line for each in keys if (line := self._lines.get(each)) is not None]
+        lines = self._lines.values() if key is None else filter(None, [self._lines.get(key)])
         due = [line for line in lines if self._leaves_at(line) <= now]
         group, size = list[Waiting[T]](), 0
         if not due:
             return group
-        line = min(due, key=_Line.since)
+        line = min(due, key=Line.since)
         for waiting in line.waiting:
             if group and (len(group) == line.most or size + waiting.size > MAX_BATCH_BYTES):
                 break
@@ -122,20 +133,21 @@ class Coalescer(Generic[T]):
 
     def done(self, group: list[Waiting[T]]) -> None:
         """A group's outcome is known."""
-        key = group[0].key
-        self._lines[key].in_flight -= 1
+        group[0].line.in_flight -= 1
         self._in_flight -= 1
-        self._forget_if_idle(key)
+        self._forget_if_idle(group[0].line)
 
     def next_at(self) -> float:
-        """When `take` is worth a try, if nothing is added or done before; infinity for never."""
-        return min(map(self._leaves_at, self._lines.values()), default=math.inf)
+        """When `overdue` or `take` is worth a try, if nothing is added or done before; infinity for never."""
+        lines = [line for line in self._lines.values() if line.waiting]
+        turns = (min(self._leaves_at(line), line.since() + self._within) for line in lines)
+        return min(turns, default=math.inf)
 
     def hurry(self) -> None:
         """Let nothing linger from now on: no more callers will come."""
         self._hurried = True
 
-    def _leaves_at(self, line: _Line[T]) -> float:
+    def _leaves_at(self, line: Line[T]) -> float:
         free = self._lanes - self._in_flight
         has_lane = free > 1 or (free == 1 and (line.in_flight == 0 or self._lanes == 1))
         if not line.waiting or not has_lane:
@@ -143,10 +155,9 @@ class Coalescer(Generic[T]):
         full = len(line.waiting) >= line.most or line.bytes >= MAX_BATCH_BYTES
         return -math.inf if self._hurried or full else line.since() + self._linger
 
-    def _forget_if_idle(self, key: Hashable) -> None:
-        line = self._lines[key]
+    def _forget_if_idle(self, line: Line[T]) -> None:
         if not line.waiting and not line.in_flight:
-            del self._lines[key]
+            del self._lines[line.key]
 
 
 def own(error: E) -> E:
@@ -176,10 +187,9 @@ class _Thread(Generic[R]):
 
     results: list[R | None]
     missing: int
-    since: float
     until: float
     error: BaseException | None = None
-    woken: threading.Event = field(default_factory=threading.Event)
+    woken: SimpleQueue[None] = field(default_factory=SimpleQueue)
 
 
 _OfThread = tuple[T, int, _Thread[R]]
@@ -192,38 +202,33 @@ class SharedCalls(Generic[T, R]):
 
     A thread makes only calls that have items of its own. Of those that share a call, the one with the
     most time left makes it, and none of the others waits for longer than it may. ``work`` makes a call.
-    ``linger_ms``: how long an item waits for others. ``lanes``: calls under way. ``clock``: the local one."""
+    ``linger_ms``: how long an item waits for others. ``lanes``: calls under way. ``within_seconds``: how long
+    a thread may wait for another."""
 
     def __init__(
-        self, work: Work[T, R], *, linger_ms: float, lanes: int, clock: Clock | None = None
+        self, work: Work[T, R], *, linger_ms: float, lanes: int, within_seconds: float = math.inf
     ) -> None:
-        self._work = work
-        self._clock = clock or SystemClock()
+        self._work, self._within = work, within_seconds
+        self._clock: Clock = SystemClock()
         self._linger = checked_linger(linger_ms)
         self._coalescer = Coalescer[_OfThread[T, R]](linger_seconds=self._linger, lanes=lanes)
         self._lock = threading.Lock()
 
     def call(
-        self,
-        key: Hashable,
-        items: Sequence[T],
-        *,
-        sizes: Sequence[int],
-        most: int,
-        within_seconds: float = math.inf,
+        self, key: Hashable, items: Sequence[T], *, sizes: Sequence[int], most: int
     ) -> list[R]:
-        """The items' own results, in order. For the arguments see `Coalescer.add`. ``within_seconds``: how
-        long it may wait for another thread. Raises what ``work`` raised in this thread; Interrupted: another
-        had its items, and failed or has no result in time; NeverLeft."""
+        """The items' own results, in order. For the arguments see `Coalescer.add`. Raises what ``work``
+        raised in this thread; Interrupted: another had its items, and failed or has no result in time;
+        NeverLeft."""
         now = self._clock.monotonic()
-        thread = _Thread[R]([None] * len(items), len(items), now, now + within_seconds)
+        thread = _Thread[R]([None] * len(items), len(items), now + self._within)
         waiting = list[Waiting[_OfThread[T, R]]]()
         try:
             with self._lock:
                 for n, (item, size) in enumerate(zip(items, sizes, strict=True)):
                     each = (item, n, thread)
                     waiting.append(self._coalescer.add(key, each, size=size, most=most, now=now))
-            self._serve(key, thread)
+            self._serve(waiting, thread)
         finally:
             never_left = thread.missing > 0 and self._withdraw(waiting)
         if thread.error is not None:
@@ -234,33 +239,34 @@ class SharedCalls(Generic[T, R]):
             raise Interrupted("the thread that makes the call has no answer in time")
         return cast(list[R], thread.results)
 
-    def _serve(self, key: Hashable, thread: _Thread[R]) -> None:
+    def _serve(self, waiting: Sequence[Waiting[_OfThread[T, R]]], thread: _Thread[R]) -> None:
         while thread.missing:
-            thread.woken.clear()
+            line = waiting[0].line
             with self._lock:
                 now = self._clock.monotonic()
                 if now >= thread.until:
                     return
-                group = self._coalescer.ready(now, key)
+                group, left = self._coalescer.ready(now, line.key), thread.until - now
                 if group and (maker := _maker(group)) is not thread:
-                    maker.woken.set()
+                    maker.woken.put(None)
                     group = []
                 elif group:
-                    self._coalescer.take(now, key)
-                    self._give_turn()
+                    self._coalescer.take(now, line.key)
+                    self._give_turn(group)
+                elif _first(line) == [thread] and line.since() + self._linger > now:
+                    # Only the first wakes for the linger. Later, who gives back a lane gives the turn.
+                    left = min(left, line.since() + self._linger - now)
             if group:
-                self._make(key, group)
+                self._make(group)
             elif thread.missing:
-                left = thread.since + self._linger - now
-                # Once it has lingered, who gives back a lane gives it its turn.
-                left = min(left if left > 0 else math.inf, thread.until - now)
-                thread.woken.wait(None if left == math.inf else left)
+                with suppress(Empty):
+                    thread.woken.get(timeout=None if left == math.inf else left)
 
-    def _make(self, key: Hashable, group: list[Waiting[_OfThread[T, R]]]) -> None:
+    def _make(self, group: list[Waiting[_OfThread[T, R]]]) -> None:
         results: Sequence[R] = ()
         error: BaseException | None = None
         try:
-            results = self._work(key, [waiting.item[0] for waiting in group])
+            results = self._work(group[0].line.key, [waiting.item[0] for waiting in group])
         except BaseException as raised:
             error = raised
             raise
@@ -272,7 +278,7 @@ class SharedCalls(Generic[T, R]):
                         thread.results[position] = results[n]
                     thread.error = thread.error or error
                     thread.missing -= 1
-                    thread.woken.set()
+                    thread.woken.put(None)
                 self._coalescer.done(group)
                 self._give_turn()
 
@@ -280,12 +286,20 @@ class SharedCalls(Generic[T, R]):
         """Take back what has not left, and give another its turn; whether none had left."""
         with self._lock:
             stayed = [self._coalescer.withdraw(each) for each in waiting]
-            self._give_turn()
+            self._give_turn(waiting)
         return all(stayed)
 
-    def _give_turn(self) -> None:
+    def _give_turn(self, left: Sequence[Waiting[_OfThread[T, R]]] = ()) -> None:
+        """Wake who makes the next call, and who is now the first of the line that these have left."""
         if group := self._coalescer.ready(self._clock.monotonic()):
-            _maker(group).woken.set()
+            _maker(group).woken.put(None)
+        for waiting in left[:1]:
+            for first in _first(waiting.line):
+                first.woken.put(None)
+
+
+def _first(line: Line[_OfThread[T, R]]) -> list[_Thread[R]]:
+    return [waiting.item[2] for waiting in islice(line.waiting, 1)]
 
 
 def _maker(group: Sequence[Waiting[_OfThread[T, R]]]) -> _Thread[R]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -46,19 +46,7 @@ class Endpoint:
         a name too long for the suffixes sqsdelay adds."""
         if not isinstance(text, str):
             raise InvalidEndpoint(f"endpoint {text!r} is not a queue name, queue URL or queue ARN")
-        if text.startswith("arn:"):
-            match = _ARN.fullmatch(text)
-            if match is None:
-                raise InvalidEndpoint(
-                    f"endpoint {text!r} is not a queue ARN; write arn:aws:sqs:REGION:ACCOUNT:NAME"
-                )
-            ref = QueueRef(match[3], match[2], match[1])
-        elif "://" in text:
-            ref = _from_url(text)
-        else:
-            ref = QueueRef(text)
-        _check_name(ref.name)
-        return cls(ref)
+        return _parsed(text)
 
     @property
     def name(self) -> str:
@@ -136,6 +124,23 @@ def collision(endpoint: Endpoint, exists: Callable[[QueueRef], bool]) -> str | N
         if exists(owner) and exists(Endpoint(owner).delay_queue):
             return f"{endpoint.name} is the {what} queue of the endpoint {owner.name}; rename the endpoint"
     return None
+
+
+@lru_cache(maxsize=1_000)  # Thousands of messages go to a few queues.
+def _parsed(text: str) -> Endpoint:
+    if text.startswith("arn:"):
+        match = _ARN.fullmatch(text)
+        if match is None:
+            raise InvalidEndpoint(
+                f"endpoint {text!r} is not a queue ARN; write arn:aws:sqs:REGION:ACCOUNT:NAME"
+            )
+        ref = QueueRef(match[3], match[2], match[1])
+    elif "://" in text:
+        ref = _from_url(text)
+    else:
+        ref = QueueRef(text)
+    _check_name(ref.name)
+    return Endpoint(ref)
 
 
 def _from_url(text: str) -> QueueRef:

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import Final, Generic, TypeVar
 
@@ -33,62 +34,54 @@ class _OneLoop(Generic[T, R]):
         self.loop = asyncio.get_running_loop()
         self._room = asyncio.Semaphore(max_waiting)
         self._calls = 0
-        self._idle: asyncio.Future[None] | None = None
-        self._coalescer = Coalescer[_OfTask[T, R]](linger_seconds=linger, lanes=lanes)
-        self._threads = ThreadPoolExecutor(lanes, thread_name_prefix="delay-sender")
+        self._idle = asyncio.Event()
+        self._coalescer = Coalescer[_OfTask[T, R]](
+            linger_seconds=linger, lanes=lanes, within=within
+        )
+        self.threads = ThreadPoolExecutor(lanes, thread_name_prefix="delay-sender")
+        self._soon = False
         self._timer: asyncio.TimerHandle | None = None
 
     async def call(self, key: Hashable, item: T, *, size: int, most: int) -> R:
-        until = self.loop.time() + self._within
+        now = self.loop.time()
         self._calls += 1
         try:
+            full, until = self._room.locked(), now + self._within
             try:
-                async with asyncio.timeout_at(until if self._room.locked() else None):
+                async with asyncio.timeout_at(until) if full else nullcontext():
                     await self._room.acquire()
             except TimeoutError:
                 raise NeverLeft from None
+            result: asyncio.Future[R] = self.loop.create_future()
+            waiting = self._coalescer.add(key, (item, result), size=size, most=most, now=now)
+            if not self._soon:
+                # Once for all tasks that run before it: their threads would only take turns with them.
+                self._soon = True
+                self.loop.call_soon(self._go_on)
             try:
-                return await self._called(key, item, size, most, until)
+                return await result
             finally:
+                self._coalescer.withdraw(waiting)
                 self._room.release()
         finally:
             self._calls -= 1
-            if self._idle is not None and not self._calls and not self._idle.done():
-                self._idle.set_result(None)
-
-    async def _called(self, key: Hashable, item: T, size: int, most: int, until: float) -> R:
-        result: asyncio.Future[R] = self.loop.create_future()
-        now = self.loop.time()
-        waiting = self._coalescer.add(key, (item, result), size=size, most=most, now=now)
-        self._go_on()
-
-        def give_up() -> None:
-            if self._coalescer.withdraw(waiting) and not result.done():
-                result.set_exception(NeverLeft())
-
-        turn = self.loop.call_at(until, give_up)
-        try:
-            return await result
-        finally:
-            turn.cancel()
-            self._coalescer.withdraw(waiting)
+            if not self._calls:
+                self._idle.set()
 
     def _go_on(self) -> None:
         """Make the calls that may be made, and look again when others may."""
-        while group := self._coalescer.take(self.loop.time()):
-            work = partial(self._work, group[0].key, [waiting.item[0] for waiting in group])
-            making = self.loop.run_in_executor(self._threads, work)
+        self._soon, now = False, self.loop.time()
+        for waiting in self._coalescer.overdue(now):
+            if not waiting.item[1].done():
+                waiting.item[1].set_exception(NeverLeft())
+        while group := self._coalescer.take(now):
+            work = partial(self._work, group[0].line.key, [waiting.item[0] for waiting in group])
+            making = self.loop.run_in_executor(self.threads, work)
             making.add_done_callback(partial(self._settle, group))
-        at = self._coalescer.next_at()
         if self._timer is not None:
-            if self._timer.when() == at:
-                return
             self._timer.cancel()
-        self._timer = None if at == math.inf else self.loop.call_at(at, self._on_time)
-
-    def _on_time(self) -> None:
-        self._timer = None
-        self._go_on()
+        at = self._coalescer.next_at()
+        self._timer = None if at == math.inf else self.loop.call_at(at, self._go_on)
 
     def _settle(
         self, group: list[Waiting[_OfTask[T, R]]], making: asyncio.Future[Sequence[R]]
@@ -109,28 +102,18 @@ class _OneLoop(Generic[T, R]):
         """Let what waits leave at once, and wait for all results."""
         self._coalescer.hurry()
         self._go_on()
-        if self._calls:
-            self._idle = self._idle or self.loop.create_future()
-            # Several may wait for it, and one that gives up ends it for none of the others.
-            await asyncio.shield(self._idle)
-        self.end()
-
-    def end(self) -> None:
-        """Let the threads go; they end with what they are doing."""
-        self._threads.shutdown(wait=False)
+        while self._calls:
+            self._idle.clear()
+            await self._idle.wait()
+        self.threads.shutdown(wait=False)
 
 
 class LoopCalls(Generic[T, R]):
-    """Makes calls for the tasks of one event loop at a time, until it is closed. Raises ConfigurationError: a
-    setting out of range.
-
-    Args:
-        work: makes one call for the items of a key, in a thread; a result for each, in order.
-        linger_ms: how long an item waits for others; 0 lets each have a call of its own.
-        lanes: calls under way, and threads.
-        max_waiting: items that wait or are in flight; further ones wait until one is done.
-        within_seconds: how long an item may wait, for room too, before a call has it.
-    """
+    """Makes calls for the tasks of one event loop at a time, until it is closed. ``work`` makes one in a
+    thread. ``linger_ms``: how long an item waits for others; 0 lets each have a call of its own. ``lanes``:
+    calls under way, and threads. ``max_waiting``: items that wait or are in flight; further ones wait until
+    one is done. ``within_seconds``: how long an item may wait, for room too, before a call has it. Raises
+    ConfigurationError: a setting out of range."""
 
     def __init__(
         self,
@@ -157,13 +140,14 @@ class LoopCalls(Generic[T, R]):
         another event loop."""
         self.check_open()
         here, loop = self._here, asyncio.get_running_loop()
-        if here is None or here.loop is not loop:
-            if here is not None:
-                if not here.loop.is_closed():
-                    raise ConfigurationError(
-                        "this sender is in use on another event loop; make one for each loop"
-                    )
-                here.end()
+        if here is not None and here.loop is not loop:
+            if not here.loop.is_closed():
+                raise ConfigurationError(
+                    "this sender is in use on another event loop; make one for each loop"
+                )
+            here.threads.shutdown(wait=False)
+            here = None
+        if here is None:
             here = self._here = self._begin()
         return await here.call(key, item, size=size, most=most)
 

@@ -244,12 +244,12 @@ def first_copy(
     *,
     remaining_ms: int,
     due_ms: int,
-    idempotent: bool,
+    chance: int | None,
 ) -> OutgoingMessage:
     """What a sender sends to the delay queue, if it also fits at every hop and at the destination. Raises
     TooManyAttributes, MessageTooLarge: before anything is sent, not by the relay weeks later. ``due_ms``: as
-    far as is known: the delay starts at the broker's SentTimestamp. ``idempotent``: sent again with the same
-    id, content and due time it is the same message."""
+    far as is known: the delay starts at the broker's SentTimestamp. ``chance``: of `wire.chances`; without
+    one, what is sent again with the same id, content and due time is the same message."""
     body, attributes, (message_id, deduplication_id) = message.body, message.attributes, ids
     ours = delayed(
         remaining_ms=remaining_ms,
@@ -278,9 +278,9 @@ def first_copy(
         group_id=message_id,
         deduplication_id=(
             send_deduplication_id(message, message_id, ours)
-            if idempotent and message.message_id is not None
+            if chance is None
             # A new one for each call to send: its retries count as one message, and no other does.
-            else f"send.{secrets.token_hex(32)}"
+            else f"send.{chance:064x}"
         ),
         trace_header=message.trace_header,
     )

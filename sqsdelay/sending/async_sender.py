@@ -12,10 +12,10 @@ from sqsdelay.core.coalescing import NeverLeft
 from sqsdelay.core.delay import Delay, begun_within
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
-from sqsdelay.core.message import AttributeInput, CheckedMessage, Message, Route
+from sqsdelay.core.message import AttributeInput, CheckedMessage, Message, Route, checked
 from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.parking.parking import Change
-from sqsdelay.sending.sender import QueueSender, SendResult, sent, too_late
+from sqsdelay.sending.sender import QueueSender, SendResult, sent, too_late, with_header
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,10 +50,6 @@ class AsyncQueueSender:
         with begun_within(self._sender._settings.begin_within_seconds):
             return self._sender._send_all(key[0], messages)
 
-    def _begin_anew(self) -> None:
-        """In a forked process."""
-        self._calls.begin_anew()
-
     async def send(
         self,
         endpoint: str,
@@ -79,7 +75,8 @@ class AsyncQueueSender:
         ids = (message_id, message_group_id, trace_header, message_deduplication_id)
         message = Message(body, delay, due_at, attributes or {}, *ids)
         parsed = Endpoint.parse(endpoint)
-        with self._sender._ready(parsed, message) as ready:
+        with self._sender.traced(parsed) as header:
+            ready = checked(with_header(message, header), fifo=parsed.fifo)
             key, most = self._sender._together(parsed, ready)
             try:
                 return sent(await self._calls.call(key, ready, size=ready.size, most=most))

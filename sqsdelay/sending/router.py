@@ -65,10 +65,11 @@ ALWAYS_PARKED_BYTES: Final = 32 * 1024
 
 class Call:
     """One call's endpoint, and what failed when the queue service was asked about it: the same is not asked
-    again for each message. ``undated``: nor is the time, which the service does not tell."""
+    again for each message. ``undated``: nor is the time, which the service does not tell. ``chances``: for
+    what is made up."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self.endpoint, self.undated = endpoint, False
+        self.endpoint, self.undated, self.chances = endpoint, False, wire.chances()
         self._failed: dict[Any, errors.SqsDelayError] = {}
 
     def once(self, ask: Callable[[A], T], about: A) -> T:
@@ -189,7 +190,7 @@ class Router:
 
     def expected_route(self, endpoint: Endpoint, message: CheckedMessage) -> Route:
         """Where a message will go first, as far as can be told without asking anybody."""
-        now_ms = self._queues.broker_clock.now_ms()
+        now_ms = self._queues.broker_clock.now_ms() if message.due.absolute else 0
         return self._route(endpoint, seconds_until(message.due.due_ms(now_ms), now_ms))
 
     def _to_store(self, call: Call, message: CheckedMessage) -> ToStore | None:
@@ -212,7 +213,7 @@ class Router:
             size=check_limits(message.body, message.attributes, added),
             delay_seconds=remaining if message.due.given and not fifo else None,
             group_id=message.group_id,
-            deduplication_id=message.ids(due_ms)[1] if fifo else None,
+            deduplication_id=message.ids(due_ms, next(call.chances))[1] if fifo else None,
             trace_header=message.trace_header,
         )
         queue_url = call.once(self._queues.url, call.endpoint.queue)
@@ -223,7 +224,7 @@ class Router:
         # The due time orders the messages of a group: it must be the broker's, as near as can be.
         # That is up to a second behind, so the timer of a relative delay is the whole delay.
         due_ms = message.due.due_ms(self.broker_now(call))
-        message_id, deduplication_id = message.ids(due_ms)
+        message_id, deduplication_id = message.ids(due_ms, next(call.chances))
         ids = FifoIds(message.group_id or "", deduplication_id or "")
         entry = outgoing.last_leg(
             message.body,
@@ -247,10 +248,11 @@ class Router:
         # and the id that is made up tells the due time by it.
         endpoint, now_ms = call.endpoint, self._queues.broker_clock.now_ms()
         due_ms = message.due.due_ms(now_ms)
-        ids = message.ids(due_ms)
+        ids = message.ids(due_ms, chance := next(call.chances))
         idempotent = self._settings.idempotent or self._settings.parking is not None
+        made_up = None if idempotent and message.message_id is not None else chance
         entry = outgoing.first_copy(
-            message, ids, remaining_ms=due_ms - now_ms, due_ms=due_ms, idempotent=idempotent
+            message, ids, remaining_ms=due_ms - now_ms, due_ms=due_ms, chance=made_up
         )
         queue_url = call.once(self._delay_queue_url, endpoint)
         self._check_arrival(endpoint, message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -69,6 +69,7 @@ class QueueSender:
                 lambda key, messages: self._send_all(key[0], messages),
                 linger_ms=self._settings.linger_ms,
                 lanes=self.concurrency,
+                within_seconds=self.deadline_seconds,
             )
 
     def send(
@@ -106,19 +107,14 @@ class QueueSender:
         message = Message(body, delay, due_at, attributes or {}, *ids)
         parsed = Endpoint.parse(endpoint)
         seconds = self._settings.begin_within_seconds
-        with begun_within(seconds), self._ready(parsed, message) as ready:
+        with begun_within(seconds), self.traced(parsed) as header:
+            ready = wire.checked(with_header(message, header), fifo=parsed.fifo)
             return sent(self._send(parsed, ready))
 
     def traced(self, endpoint: Endpoint) -> AbstractContextManager[str | None]:
         """The span of a send, and the trace header that its messages are to carry."""
         tracing = self._settings.tracing
         return nullcontext() if tracing is None else tracing.sending(endpoint.name)
-
-    @contextmanager
-    def _ready(self, endpoint: Endpoint, message: Message) -> Iterator[CheckedMessage]:
-        """The message, checked, within the span of its send. Raises InvalidDelay, InvalidMessage."""
-        with self.traced(endpoint) as header:
-            yield wire.checked(with_header(message, header), fifo=endpoint.fifo)
 
     def _together(
         self, endpoint: Endpoint, message: CheckedMessage
@@ -133,9 +129,8 @@ class QueueSender:
         if self._shared is None:
             return self._send_all(endpoint, [message])[0]
         key, most = self._together(endpoint, message)
-        call = partial(self._shared.call, key, [message], sizes=[message.size], most=most)
         try:
-            return call(within_seconds=self.deadline_seconds)[0]
+            return self._shared.call(key, [message], sizes=[message.size], most=most)[0]
         except NeverLeft:
             raise too_late(endpoint) from None
         except Interrupted as error:

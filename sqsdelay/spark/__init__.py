@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sqsdelay.core import on_first_use
+from sqsdelay.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,8 +35,11 @@ def register(spark: SparkSession) -> None:
     """Make ``format("sqsdelay")`` known to a session.
 
     Needed only where Spark does not find it by itself; it does where the package
-    ``pyspark_sqsdelay``, which comes with sqsdelay, lies in a folder of the driver's Python's path.
-    """
-    from sqsdelay.spark.sink.data_source import SqsDelayDataSource
-
+    ``pyspark_sqsdelay``, which comes with sqsdelay, lies in a folder of the driver's Python's path. Raises
+    ConfigurationError before Spark 4.1."""
+    try:
+        from sqsdelay.spark.sink.data_source import SqsDelayDataSource
+    except (ImportError, AttributeError):
+        needed = f"format('sqsdelay') needs Spark 4.1 or newer, and this is {spark.version}"
+        raise ConfigurationError(f"{needed}: use sqsdelay.spark.send(rows, …)") from None
     spark.dataSource.register(SqsDelayDataSource)

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from sqsdelay.core import limits
-from sqsdelay.core.message import Message, size_of, string
+from sqsdelay.core.message import Message, Route, size_of, string
 from sqsdelay.cost import Prices, shipped_prices, workload
 from sqsdelay.cost.strategies import RELAYED_ON_TIME, Way, rate, ways
 from sqsdelay.errors import ConfigurationError
@@ -124,10 +124,8 @@ def _grouped(numbers: DataFrame, edges: Sequence[int]) -> DataFrame:
     return numbers.groupBy(F.expr(f"CASE {ends} END"), "size").agg(*totals)
 
 
-_CALLS_A_SECOND: Final = 2_400
+_MESSAGES_A_SECOND: Final = 2_400 * limits.MAX_BATCH_ENTRIES
 """A FIFO queue with high throughput, in most regions. Source: docs/capacity.md, "Quoted"."""
-
-_FAR_DEARER: Final = 2
 
 
 class Planned:
@@ -172,7 +170,7 @@ def plan_of(counts: Counts, options: Options) -> dict[str, Any]:
     cheapest = min(costs, key=lambda name: costs[name])
     mine, least = costs[chosen.name], costs[cheapest]
     currency, warnings = shipped_prices().currency, []
-    if mine < inf and mine - least > 1 and mine > _FAR_DEARER * least:
+    if mine < inf and mine - least > 1 and mine > 2 * least:
         parks = "give a store (--store) to park messages due far ahead"
         warnings.append(
             f"{chosen.name} costs {float(mine):.2f} {currency}, {cheapest} {float(least):.2f}: "
@@ -188,7 +186,7 @@ def plan_of(counts: Counts, options: Options) -> dict[str, Any]:
         "costs": {n: None if cost == inf else f"{float(cost):.2f}" for n, cost in costs.items()},
         "way": chosen.name,
         "cheapest": None if least == inf else cheapest,
-        "seconds_at_quota": -(-counts.sent // (_CALLS_A_SECOND * limits.MAX_BATCH_ENTRIES)),
+        "seconds_at_quota": -(-counts.routes[Route.DELAY_QUEUE] // _MESSAGES_A_SECOND),
         "relayed": counts.relayed,
         "relay_holds": RELAYED_ON_TIME,
         "warnings": warnings,

@@ -15,8 +15,7 @@ from sqsdelay.errors import ConfigurationError, InvalidSetting
 from sqsdelay.spark.report import messages
 from sqsdelay.spark.report.messages import KEY, OPEN, columns, gathered, judged
 from sqsdelay.spark.report.read import SPARK_ERRORS, read_ledger
-from sqsdelay.spark.report.write import DEFAULT_GRACE_SECONDS
-from sqsdelay.spark.session import hadoop_uri
+from sqsdelay.spark.session import GRACE_SECONDS, hadoop_uri
 from sqsdelay.spark.sink.options import Options, checked_columns
 from sqsdelay.spark.sink.receipts import Receipts, job_folder
 from sqsdelay.spark.sink.send import message_id, save, spelled
@@ -73,7 +72,7 @@ def reconcile(
     *,
     ledger_format: str | None = None,
     as_of_ms: int | None = None,
-    grace_seconds: int = DEFAULT_GRACE_SECONDS,
+    grace_seconds: int = GRACE_SECONDS,
     **options: Any,
 ) -> DataFrame:
     """What became of each message of a job that was sent by `send` or ``format("sqsdelay")``.
@@ -204,7 +203,7 @@ def replay(
     include: Collection[str] = ("lost",),
     ledger_format: str | None = None,
     as_of_ms: int | None = None,
-    grace_seconds: int = DEFAULT_GRACE_SECONDS,
+    grace_seconds: int = GRACE_SECONDS,
     record: str | None = None,
     **options: Any,
 ) -> dict[str, Any]:

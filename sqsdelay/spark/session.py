@@ -36,6 +36,9 @@ LOCAL: Final = "local[*,4]"
 ONE_PROCESS: Final = re.compile(r"local(\[.*\])?")
 """Masters that run tasks in this machine's one Java process, with this Python's packages."""
 
+GRACE_SECONDS: Final = 3600
+"""How long after its due time a message that has not arrived counts as late, not as lost."""
+
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _QUIET: Final = {
     "spark.ui.enabled": "false",
@@ -184,13 +187,16 @@ def opened(path: str, option: str, *, make: bool = False) -> tuple[fs.FileSystem
     import pyarrow as pa
     from pyarrow import fs
 
+    uri = _S3.sub("s3", absolute(path))
+    is_google = uri.startswith(("gs:", "gcs:"))
+    if is_google and "retry_limit_seconds" not in uri:  # Of each call, a quarter of an hour.
+        uri += f"{'&' if '?' in uri else '?'}retry_limit_seconds={ANSWER_SECONDS}"
+
     def ask() -> tuple[fs.FileSystem, str]:
-        found, root = fs.FileSystem.from_uri(_S3.sub("s3", absolute(path)))
+        found, root = fs.FileSystem.from_uri(uri)
         if make:
             found.create_dir(root.rstrip("/"))
-        elif (
-            found.type_name == "gcs"
-        ):  # Which looks for credentials only when it is asked something.
+        elif is_google:  # Which looks for credentials only when it is asked something.
             found.get_file_info(root)
         return found, root.rstrip("/")
 

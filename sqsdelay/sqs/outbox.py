@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Final
 
 from sqsdelay.core import message as wire
@@ -25,9 +25,6 @@ from sqsdelay.ports.queues import DeliverySpan, Failure, Queues, Released, SendR
 logger = logging.getLogger(__name__)
 
 DEFAULT_CONCURRENCY: Final = 8
-
-endpoint_of: Final = lru_cache(maxsize=1_000)(Endpoint.parse)
-"""Thousands of messages go to a few queues."""
 
 _Prepared = tuple[int, str, OutgoingMessage]
 
@@ -92,7 +89,7 @@ class SqsOutbox:
         deliveries: dict[int, DeliverySpan] = {}
 
         def to_destination(message: StoredMessage) -> tuple[QueueRef, OutgoingMessage]:
-            destination = endpoint_of(message.destination)
+            destination = Endpoint.parse(message.destination)
             released = _released(message, seconds_until(message.due_ms, now_ms), destination)
             if self._tracing is not None and not destination.fifo:
                 delivery = deliveries[id(message)] = self._tracing.delivering(

@@ -33,17 +33,12 @@ _Answer = TypeVar("_Answer", bound=Mapping[str, Any])
 
 
 class SqsQueues:
-    """Amazon SQS through one boto3 client. Thread-safe, as the client is.
-
-    Args:
-        client: a boto3 SQS client; its retries cover calls that fail as a whole, its time limits
-            calls that are not answered.
-        receiving: the client that receives, the same if left out: an answer to a long poll takes
-            longer, and a client of boto3's has one limit for all its calls.
-        traced: an instrumentation of the client may add its trace to attributes that have none. What a
-            relay sends on keeps the trace it came with.
-        entry_wait: pause between attempts on failed entries.
-    """
+    """Amazon SQS through one boto3 client. Thread-safe, as the client is. The ``client``'s retries cover
+    calls that fail as a whole, its time limits calls that are not answered. ``receiving``: the client that
+    receives, the same if left out: an answer to a long poll takes longer, and a client has one limit for all
+    its calls. ``traced``: an instrumentation of the client may add its trace to attributes that have none.
+    What a relay sends on keeps the trace it came with. ``entry_wait``: pause between attempts on failed
+    entries."""
 
     def __init__(
         self,

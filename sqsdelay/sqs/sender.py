@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from sqsdelay.core import limits
 from sqsdelay.core.delay import check_range
-from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING
+from sqsdelay.core.loop_calls import DEFAULT_LINGER_MS, DEFAULT_MAX_WAITING, LoopCalls
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, StoreOf, parking_settings
 from sqsdelay.ports import in_each_child
 from sqsdelay.sending.async_sender import AsyncQueueSender
@@ -143,4 +143,4 @@ class AsyncDelaySender(AsyncQueueSender):
         if sender is None:
             sender = DelaySender(concurrency=ASYNC_CONCURRENCY)
         super().__init__(sender, linger_ms=linger_ms, max_waiting=max_waiting)
-        in_each_child(self, AsyncDelaySender._begin_anew)
+        in_each_child(self._calls, LoopCalls.begin_anew)

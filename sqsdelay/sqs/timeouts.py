@@ -20,7 +20,7 @@ from sqsdelay.core.stored_message import StoredMessage, to_store
 from sqsdelay.errors import InvalidEndpoint, SqsDelayError
 from sqsdelay.ports.queues import Delivery, Failure, Queues
 from sqsdelay.sqs.endpoints import create_missing, due_queue_attributes, standard_queue_attributes
-from sqsdelay.sqs.outbox import SqsOutbox, endpoint_of, failures
+from sqsdelay.sqs.outbox import SqsOutbox, failures
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.timeouts.sender import id_body, read_id, read_timeout, timeout_attributes
 
@@ -174,7 +174,7 @@ def _read_timeout(copy: ReceivedMessage) -> StoredMessage | Reject:
     if isinstance(message, StoredMessage):
         # Found out now, when a person still knows the message; not when it is due.
         try:
-            destination = endpoint_of(message.destination)
+            destination = Endpoint.parse(message.destination)
         except SqsDelayError as error:
             return Reject(str(error))
         if destination.fifo and message.group_id is None:

@@ -237,13 +237,6 @@ def test_another_botocore_is_said_to_give_up_late(caplog: pytest.LogCaptureFixtu
     assert f"botocore=={KNOWN_BOTOCORE} " in pinned.read_text()
 
 
-@pytest.mark.parametrize("seconds", [0.5, 61, "10", None])
-def test_a_deadline_out_of_range_is_refused(seconds: Any) -> None:
-    """Below a second nothing is answered; above a minute it is none."""
-    with pytest.raises(ConfigurationError, match=rf"deadline_seconds={seconds!r}; use 1 to 60"):
-        DelaySender(deadline_seconds=seconds)
-
-
 def test_numbers_of_other_libraries_are_numbers() -> None:
     """As pandas and settings files of theirs hand them out; what is none is refused by its value."""
     check_range(1, 900, hop_seconds=np.int64(900), share=Fraction(3, 2))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from sqsdelay.core.message import Message
+from sqsdelay.core.message import Message, Route
 from sqsdelay.cost.strategies import RELAYED_ON_TIME
 from sqsdelay.spark.estimate import Planned, plan_of
 from sqsdelay.spark.sink.options import Options
@@ -21,10 +20,10 @@ DAY = 86_400
 
 def counted(options: Options, *delays: int, messages: int = 1, size: int = 200) -> Counts:
     """What a task tells of so many messages of each delay."""
-    planned = Planned(options, round(NOW.timestamp() * 1000))
+    planned, counts = Planned(options, round(NOW.timestamp() * 1000)), Counts()
     for delay in delays:
-        planned.add(Message("x" * size, due_at=NOW + timedelta(seconds=delay)), messages)
-    counts = Counts(routes=Counter(sent=messages * len(delays)))
+        stored = planned.add(Message("x" * size, due_at=NOW + timedelta(seconds=delay)), messages)
+        counts.routes[Route.STORE if stored else Route.DELAY_QUEUE] += messages
     planned.price(counts)
     return counts
 
@@ -64,9 +63,13 @@ def test_an_s3_store_is_priced_as_spark_writes_to_it() -> None:
 
 
 def test_more_than_the_relay_holds_is_warned_of() -> None:
-    """By the figure of the guide to capacity; what a message timer holds is not relayed."""
-    many = plan(Options(), 1000, messages=RELAYED_ON_TIME + 1)
-    assert any("max_concurrency" in warning for warning in many["warnings"])
+    """By the figure of the guide to capacity; what a message timer holds is not relayed. What goes into the
+    store does not count against the delay queue's quota."""
+    stored = Options(store="s3://bucket")
+    for many in (
+        plan(options, 1000, 9000, messages=RELAYED_ON_TIME + 1) for options in (Options(), stored)
+    ):
+        assert any("max_concurrency" in warning for warning in many["warnings"])
     assert many["seconds_at_quota"] == -(-(RELAYED_ON_TIME + 1) // 24_000)
     assert plan(Options(), 900, -5)["relayed"] == 0
 

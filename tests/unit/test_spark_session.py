@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -245,6 +246,26 @@ def test_a_file_system_that_is_silent_costs_one_line(
         uri = f"gs://anonymous@b/x?scheme=http&retry_limit_seconds=1&endpoint_override={host}"
         with pytest.raises(ConfigurationError, match=told):
             session.opened(uri, "receipts", make=make)
+
+
+def test_google_is_limited_in_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also once it has answered."""
+
+    class Empty(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+    monkeypatch.setattr(session, "ANSWER_SECONDS", 2)
+    with HTTPServer(("127.0.0.1", 0), Empty) as server:
+        threading.Thread(target=server.serve_forever).start()
+        host = f"127.0.0.1%3A{server.server_port}"
+        uri = f"gs://anonymous@b/x?scheme=http&endpoint_override={host}"
+        try:
+            system, root = session.opened(uri, "receipts")
+        finally:
+            server.shutdown()
+    with pytest.raises(OSError, match="Retry policy exhausted"):
+        system.get_file_info(root)
 
 
 def test_a_plain_path_stays_on_this_machine_whatever_the_clusters_default(tmp_path: Path) -> None:

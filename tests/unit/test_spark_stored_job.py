@@ -353,7 +353,7 @@ def test_many_tasks_are_committed(
 
 @pytest.mark.parametrize(
     ("number", "job", "gone"),
-    [(1, "renewals-2027", False), (2, "renewals-2027", True), (50, None, True)],
+    [(1, "renewals-2027", False), (2, "j" * 160, True), (50, None, True)],
 )
 def test_a_report_is_small_however_many_endpoints(number: int, job: str | None, gone: bool) -> None:
     """The rest is in the store. What the driver cannot read there it does not publish; run again, each

@@ -477,7 +477,5 @@ def test_a_message_that_fits_at_its_largest_stage(spare: int) -> None:
     size = MAX_MESSAGE_BYTES - MOST_ADDED_BYTES - spare
     added = size_of("", {DELAY_SECONDS: string("901"), MESSAGE_ID: string("m")})
     message = checked(Message("x" * (size - added), delay=901), fifo=False)
-    first = outgoing.first_copy(
-        message, ("m", None), remaining_ms=901_000, due_ms=SENT, idempotent=False
-    )
+    first = outgoing.first_copy(message, ("m", None), remaining_ms=901_000, due_ms=SENT, chance=1)
     assert first.size == size_of(first.body, first.attributes) == size

@@ -10,6 +10,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from sqsdelay.core.delay import utc
+from sqsdelay.core.limits import MAX_DUE_MS
 
 _TOP, _BOTTOM, _LEFT, _RIGHT, _HEIGHT = 34, 268, 66, 14, 296
 _NARROW, _WIDE = 690, 1280
@@ -137,7 +138,7 @@ def moments_chart(
         return Markup()
     known = {row["at_ms"]: row for row in moments}
     times = range(moments[0]["at_ms"], moments[-1]["at_ms"] + 1, moment_ms)
-    labels = _dated([*times, times[-1] + moment_ms])[:-1]
+    labels = _dated([*times, min(times[-1] + moment_ms, MAX_DUE_MS)])[:-1]
     unit, size = _unit(max(row["p99_ms"] or 0 for row in moments))
     # The median is a thousandth of the 99th percentile on a bad day, and both are to be seen.
     least = min((abs(row["p50_ms"]) for row in moments if row["p50_ms"]), default=size)

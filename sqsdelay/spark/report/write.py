@@ -27,10 +27,7 @@ from sqsdelay.spark.report import tables
 from sqsdelay.spark.report.messages import KEY, gathered, judged
 from sqsdelay.spark.report.page import figures_of, render
 from sqsdelay.spark.report.read import SPARK_ERRORS, read_ledger
-from sqsdelay.spark.session import cause, configured, hadoop_uri, is_uri, opened
-
-DEFAULT_GRACE_SECONDS: Final = 3600
-"""How long after its due time a message that has not arrived counts as late, not as lost."""
+from sqsdelay.spark.session import GRACE_SECONDS, cause, configured, hadoop_uri, is_uri, opened
 
 _ROWS_OF_ONE_FILE: Final = 100_000
 """More messages are written by several tasks, each of which has files of its own order."""
@@ -51,7 +48,7 @@ def write_report(
     prices: Prices,
     store: str = "dynamodb",
     as_of_ms: int | None = None,
-    grace_seconds: int = DEFAULT_GRACE_SECONDS,
+    grace_seconds: int = GRACE_SECONDS,
 ) -> dict[str, Any]:
     """Write the report of a ledger into ``folder``, in place of the report that is there.
 
@@ -104,8 +101,8 @@ def write_report(
                 counts=lambda: tables.counts(messages, as_of_ms=as_of),
                 spread=lambda: tables.spread(messages, as_of_ms=as_of),
             )
-            moment_hours = tables.hours_of_a_moment(counted["counts"])
-            found = tables.arrivals(counted["counts"], counted["spread"], moment_hours)
+            hours = tables.hours_of_a_moment(counted["counts"])
+            found = tables.arrivals(counted["counts"], counted["spread"], hours)
             arrivals = new.table("arrivals", found)
             written = new.tables(
                 **{n: partial(tables.of_arrivals, arrivals, n) for n in tables.OF_ARRIVALS},
@@ -119,7 +116,7 @@ def write_report(
             figures |= {"lines": reading.counts.get["lines"], "bad_lines": reading.bad}
             figures |= figures_of(written)
             used = tables.NAMES[store]
-            page = render(figures, written, prices, name, moment_hours=moment_hours, store=used)
+            page = render(figures, written, prices, name, moment_hours=hours, store=used)
             for part in ("counts", "spread", "arrivals"):
                 new.remove(part)
             new.publish(page, figures)

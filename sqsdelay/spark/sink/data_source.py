@@ -22,6 +22,7 @@ from sqsdelay.errors import ConfigurationError
 from sqsdelay.spark.sink.job import Sink
 from sqsdelay.spark.sink.options import Options, checked_columns
 from sqsdelay.spark.sink.run import TaskReport, micro_batch_ms, run_of, this_attempt
+from sqsdelay.stores.s3.layout import digest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,8 +101,8 @@ class StreamWriter(datasource.DataSourceStreamArrowWriter):
         sink, start_ms = self._of(batch_id), 0
         if sink.columns.has("delay_seconds"):
             start_ms = micro_batch_ms(sink.options.checkpoint, batch_id)
-        # It is known by its query and its number.
-        run = replace(self._run, delay_start_ms=start_ms, job=json.dumps(("stream", write_id)))
+        job = digest(json.dumps(("stream", write_id)))  # Of its query, and its number.
+        run = replace(self._run, delay_start_ms=start_ms, job=job)
         return Report(**vars(sink.send(iterator, this_attempt(write_id, run), run)))
 
     def commit(self, messages: list[Any], batchId: int) -> None:

@@ -109,6 +109,10 @@ class Sink:
         if receipts := self._staged_receipts():
             receipts.publish([each.attempt for each in done if each.receipts], options.parts)
             receipts.drop(write_ids)
+        # Before the summary, which may fail: the other rows are sent, and what Spark aborts is dropped.
+        if options.rejects is not None:
+            rejected = {report.attempt: report.rejects for report in done if report.rejects}
+            RejectsFolder(options.rejects).commit(rejected, write_ids)
         lost = counts.rejected and options.rejects is None and not options.plan
         told = self._summarise(reports, counts, committed=not lost)
         if lost:
@@ -118,9 +122,6 @@ class Sink:
                 f"others were: {counts.why()}. Correct them, or give option rejects (a folder) to "
                 f"keep them; run again, the job sends {again} again, with the same message ids"
             )
-        if options.rejects is not None:
-            rejected = {report.attempt: report.rejects for report in done if report.rejects}
-            RejectsFolder(options.rejects).commit(rejected, write_ids)
         return told
 
     def abort(self, reports: Reports, write_ids: Iterable[str]) -> None:
@@ -131,11 +132,11 @@ class Sink:
             from sqsdelay.spark.sink.stored_job import given_up
 
             given_up(staged, options)
-        self._summarise(reports, total(reports), committed=False)
         if receipts := self._staged_receipts():
             receipts.drop(write_ids)
         if options.rejects is not None:
             RejectsFolder(options.rejects).drop(write_ids)
+        self._summarise(reports, total(reports), committed=False)
 
     def _staged_receipts(self) -> Receipts | None:
         """Those of the job that count once it is committed."""

@@ -19,6 +19,7 @@ from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.errors import ConfigurationError, SchemaMismatch, SqsDelayError, StoreUnavailable
 from sqsdelay.spark.session import opened
 from sqsdelay.spark.sink.options import Options
+from sqsdelay.stores.s3.layout import BATCH_SECONDS, digest, new_batch
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -142,7 +143,7 @@ _Answer = TypeVar("_Answer")
 class Run:
     """One run of a job, as the driver began it; instants are epoch milliseconds. ``delay_seconds`` count
     from ``delay_start_ms``. If it stages rows in an S3 store: what the ``job`` is known by when it is run
-    again (None where it never is), what tells this run from others, and from when on rows are staged."""
+    again, as a digest (None where it never is), what tells this run from others, and from when it stages."""
 
     began_ms: int
     delay_start_ms: int
@@ -153,24 +154,19 @@ class Run:
     @property
     def batch(self) -> str:
         """The batch that it stages, which is decided with the job."""
-        from sqsdelay.stores.s3.bucket import digest
-
-        return f"{self.stamp}.{digest(self.job or self.stamp)}"
+        return f"{self.stamp}.{self.job or digest(self.stamp)}"
 
 
 def run_of(options: Options, began_ms: int) -> Run:
     """A new run of a job. What it stages may be written for `JOB_SECONDS`."""
     if not options.stages:
         return Run(began_ms=began_ms, delay_start_ms=began_ms)
-    from sqsdelay.stores.s3.bucket import BATCH_SECONDS
-    from sqsdelay.stores.s3.layout import new_batch
-
     named = options.job, options.batch, options.replay
     until_ms = began_ms + (JOB_SECONDS - BATCH_SECONDS) * 1000
     return Run(
         began_ms=began_ms,
         delay_start_ms=began_ms,
-        job=None if options.job is None else json.dumps(named, ensure_ascii=False),
+        job=None if options.job is None else digest(json.dumps(named, ensure_ascii=False)),
         stamp=new_batch(until_ms, until_ms),
         after_ms=began_ms + max(options.park_after, options.hop_seconds) * 1000,
     )

@@ -28,8 +28,8 @@ from sqsdelay.errors import StoreError, StoreUnavailable
 from sqsdelay.spark.sink.options import Options
 from sqsdelay.spark.sink.run import JOB_SECONDS, JOB_VERSION, Run, Staged, check_version, insist
 from sqsdelay.stores import s3_settings_of
-from sqsdelay.stores.s3.bucket import Batches, Changed, ObjectBucket, digest
-from sqsdelay.stores.s3.layout import DEFAULT_SLOTS, RECORD, Hierarchy, times_of
+from sqsdelay.stores.s3.bucket import Batches, Changed, ObjectBucket
+from sqsdelay.stores.s3.layout import DEFAULT_SLOTS, RECORD, Hierarchy, digest, times_of
 from sqsdelay.stores.s3.wheel import Wheel
 from sqsdelay.stores.shared import VERSION
 
@@ -113,7 +113,7 @@ class Job:
             found.update(json.loads(kept[0]))
         return sorted(found)
 
-    def publish(self, staged: Sequence[Staged], *, parts: int) -> None:
+    def publish(self, staged: Sequence[Staged], options: Options) -> None:
         """Put the run into the record: all of it counts from then on. Raises StoreUnavailable: nothing does,
         and the job can be run again."""
         batch, key = self.run.batch, f"{self._folder}{RECORD}"
@@ -124,7 +124,7 @@ class Job:
             "last_ms": max(each.last_ms for each in staged),
             # Rows were shared out by their ids among so many tasks, which begin their attempts' names; 1
             # where a task may have had any.
-            "parts": parts,
+            "parts": options.parts,
         }
         while True:
             record, runs, etag = self.record()
@@ -132,7 +132,7 @@ class Job:
                 return
             if {each.known for each in staged} != {_known(runs)}:
                 raise StoreUnavailable(
-                    f"another run of the job {self.run.job!r} has stored messages at the same time; none "
+                    f"another run of the job {options.job!r} has stored messages at the same time; none "
                     "of this run's is in the store: run it again, and it stores those that are missing"
                 )
             with suppress(Changed):
@@ -144,7 +144,7 @@ class Job:
                 if batch in every or late_ms > JOB_SECONDS * 500:
                     why = f"the job took longer than {JOB_SECONDS} s and was given up; none of its messages "
                     raise StoreUnavailable(f"{why}is in the store: run it again")
-                fields = {"job": self.run.job, "runs": every | {batch: told}}
+                fields = {"job": options.job, "runs": every | {batch: told}}
                 self._bucket.put_json(key, fields, over=etag)
                 return
 
@@ -182,7 +182,7 @@ def published(staged: Sequence[Staged], options: Options) -> None:
     nothing is published, and the job can be run again, with a name or without."""
     job = Job(str(options.store), staged[0].run)
     try:
-        insist(lambda: job.publish(staged, parts=options.parts), options.retry_seconds)
+        insist(lambda: job.publish(staged, options), options.retry_seconds)
     except StoreUnavailable:
         if given_up(staged, options):
             raise

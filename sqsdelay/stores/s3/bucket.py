@@ -3,7 +3,6 @@ which such a write makes visible."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 import secrets
@@ -19,7 +18,7 @@ from sqsdelay.core.delay import Clock
 from sqsdelay.core.limits import ANSWER_SECONDS
 from sqsdelay.errors import StoreError, StoreMissing, StoreUnavailable
 from sqsdelay.stores.calls import Calls, ServiceClock
-from sqsdelay.stores.s3.layout import JOBS, RECORD, ObjectName, job_of, times_of
+from sqsdelay.stores.s3.layout import BATCH_SECONDS, JOBS, RECORD, ObjectName, job_of, times_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -190,15 +189,6 @@ class ObjectBucket(Calls):
             with suppress(Changed):
                 self._call(self.client.create_bucket, **place)
 
-
-def digest(text: str) -> str:
-    """A short name for text that cannot be a key itself."""
-    return hashlib.sha256(text.encode()).hexdigest()[:40]
-
-
-BATCH_SECONDS: Final = 900
-"""How long a batch may be written to before anyone may give it up: longer than any call, and the time
-limit of a function."""
 
 COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"

@@ -13,8 +13,8 @@ from sqsdelay.core.message import due_ms_of_id
 from sqsdelay.core.stored_message import Amendment, StoredMessage
 from sqsdelay.errors import ConfigurationError, StoreUnavailable
 from sqsdelay.stores.calls import TOLD_AHEAD_MS, Amendments
-from sqsdelay.stores.s3.bucket import Changed, digest
-from sqsdelay.stores.s3.layout import State, line_of, new_batch
+from sqsdelay.stores.s3.bucket import Changed
+from sqsdelay.stores.s3.layout import State, digest, line_of, new_batch
 from sqsdelay.stores.s3.wheel import Held, Present, Wheel
 from sqsdelay.stores.shared import ID_TOLERANCE_MS, Wakes
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 import gzip
+import hashlib
 import json
 import re
 import secrets
@@ -122,6 +123,16 @@ def parse(path: str) -> tuple[ObjectName, bool] | None:
 def new_part() -> str:
     """A name that nobody else makes up."""
     return secrets.token_hex(8)
+
+
+def digest(text: str) -> str:
+    """A short name for text that cannot be a key itself."""
+    return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+BATCH_SECONDS: Final = 900
+"""How long a batch may be written to before anyone may give it up: longer than any call, and the time
+limit of a function."""
 
 
 def new_batch(last_ms: int, now_ms: int) -> str:

@@ -19,7 +19,7 @@ from sqsdelay.core.stored_message import StoredMessage
 from sqsdelay.errors import StoreUnavailable
 from sqsdelay.stores.calls import CONCURRENCY
 from sqsdelay.stores.s3 import layout
-from sqsdelay.stores.s3.bucket import Batches, Changed, ObjectBucket, digest
+from sqsdelay.stores.s3.bucket import Batches, Changed, ObjectBucket
 from sqsdelay.stores.shared import VERSION, mismatch
 
 logger = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ class Wheel:
 
     def id_key(self, message_id: str) -> str:
         """Where it is noted when a message is due whose id does not tell."""
-        return f"{self.prefix}ids/{digest(message_id)}"
+        return f"{self.prefix}ids/{layout.digest(message_id)}"
 
     def notes(self, message_ids: Iterable[str]) -> dict[str, str]:
         """What is noted of messages that are about to leave the store: the ETag of each one's object."""

@@ -10,8 +10,8 @@ from typing import Any
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
-from sqsdelay.errors import NotAllSent
-from sqsdelay.spark import send
+from sqsdelay.errors import ConfigurationError, NotAllSent
+from sqsdelay.spark import register, send
 from tests.functional.spark.conftest import QUICK
 
 
@@ -40,7 +40,13 @@ def main(folder: str) -> None:
         counts = send(rows, **given)
         stored.append([counts["sent"], counts["already_sent"]])
     named = [batches(spark, folder, job) for job in JOBS]
-    told = json.dumps([pyspark.__version__, first, second, rejected, streamed, stored, named])
+    try:
+        register(spark)
+    except ConfigurationError as error:
+        refused = str(error)
+    told = json.dumps(
+        [pyspark.__version__, refused, first, second, rejected, streamed, stored, named]
+    )
     sys.stdout.write(told + "\n")
     spark.stop()
 

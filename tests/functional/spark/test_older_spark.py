@@ -41,10 +41,11 @@ def test_send_on_older_sparks(version: str, one_stub: Stub, s3: S3Server, tmp_pa
     folder = ROOT / "build" / f"pyspark-{version}"
     if not folder.exists():
         pytest.skip(f"no {folder}: make older-spark")
-    used, first, second, rejected, streamed, stored, named = run(
+    used, refused, first, second, rejected, streamed, stored, named = run(
         "older_spark.py", folder, one_stub, tmp_path, AWS_ENDPOINT_URL_S3=s3.url
     )
     assert used.startswith(version)
+    assert f"needs Spark 4.1 or newer, and this is {used}: use sqsdelay.spark.send(" in refused
     assert (first["sent"], first["rejected"]) == (99, 1)
     assert (second["sent"], second["already_sent"], second["rejected"]) == (0, 99, 1)
     assert rejected == [7, 7]

@@ -9,8 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from sqsdelay.spark.sink.job import RejectsFolder
-from sqsdelay.spark.sink.run import Attempt
+from sqsdelay.errors import ConfigurationError
+from sqsdelay.spark.sink.job import RejectsFolder, Sink
+from sqsdelay.spark.sink.options import Columns, Options
+from sqsdelay.spark.sink.run import Attempt, Counts, TaskReport
 from sqsdelay.spark.sink.task import rejected
 from sqsdelay.testing.local_aws import LocalAws
 
@@ -62,6 +64,21 @@ def test_only_committed_attempts_count(path: str) -> None:
     assert left(path) == ["part-write-00003.parquet"]
     system, root = fs.FileSystem.from_uri(path.replace("s3a:", "s3:"))
     assert pq.read_table(root, filesystem=system).to_pylist() == [{"body": "y", "reason": "bad"}]
+
+
+def test_rejects_are_kept_though_the_summary_cannot_be(tmp_path: Path) -> None:
+    """Other rows are sent by then; of a write that failed, nothing is left."""
+    folder, summary = RejectsFolder(str(tmp_path)), tmp_path / "summary"
+    summary.mkdir()
+    options = Options(rejects=str(tmp_path), summary=str(summary))
+    sink = Sink(options=options, columns=Columns(names=frozenset()))
+    report = TaskReport(Attempt("write"), Counts(), *write(folder, Attempt("write")).values())
+    with pytest.raises(ConfigurationError, match="give a file that can be written"):
+        sink.commit([report])
+    write(folder, Attempt("write"))
+    with pytest.raises(ConfigurationError, match="give a file that can be written"):
+        sink.abort([report], ["write"])
+    assert left(str(tmp_path)) == ["part-write-00000.parquet", "summary"]
 
 
 def test_a_write_that_is_run_again_replaces_its_parts(path: str) -> None:

@@ -294,6 +294,15 @@ def test_arrivals_that_were_all_early_are_drawn() -> None:
     assert all(34 <= float(y) <= 268 for y in re.findall(r'cy="([\d.]+)" r="2', late))
 
 
+def test_the_last_hour_of_all_is_drawn() -> None:
+    """By a clock that is wrong; no datetime can name the hour after it."""
+    rows = [
+        dict.fromkeys(("p50_ms", "p99_ms", "s", "m", "lost"), 1) | {"at_ms": 253_402_297_200_000}
+    ]
+    drawn = moments_chart(rows, moment_ms=told.HOUR, within={"s": "1 s", "m": "60 s"})
+    assert "9999-12-31 23:00" in drawn
+
+
 def test_no_line_is_drawn_where_nothing_arrived() -> None:
     """Neither over an hour of which nothing is known, nor over one that nothing was due in."""
     late = moments((0, 40, 50), (1, 40, 50), (2, None, None), (3, 40, 50), (9, 40, 50))

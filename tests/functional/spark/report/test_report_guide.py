@@ -17,12 +17,11 @@ from benchmarks.spark.report import generate
 from benchmarks.spark.report_rivals import FIGURES, RIVALS
 from sqsdelay.cli import app
 from sqsdelay.cli.cost import DEFAULT_PARK_AFTER
-from sqsdelay.cli.spark_job import GRACE_SECONDS
 from sqsdelay.cost import shipped_prices
 from sqsdelay.errors import MissingExtra
 from sqsdelay.spark.report import messages, tables
-from sqsdelay.spark.report import write as report
 from sqsdelay.spark.report.write import write_report
+from sqsdelay.spark.session import GRACE_SECONDS
 from tests.functional.spark import told
 
 if TYPE_CHECKING:
@@ -82,7 +81,6 @@ def test_its_numbers_are_the_codes() -> None:
     ):
         assert text in " ".join(FIELDS.split()), text
     assert f"({GRACE_SECONDS:,} s)" in (DOCS / "ledger.md").read_text()
-    assert GRACE_SECONDS == report.DEFAULT_GRACE_SECONDS
     assert DEFAULT_PARK_AFTER == ["1h", "8100s", "1d"]
     described = FIELDS.partition("\n## The report's figures")[2]
     statuses = re.findall(r"^\| `([\w-]+)` \| [A-Z]", described, re.M)
