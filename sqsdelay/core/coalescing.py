@@ -138,8 +138,7 @@ class Coalescer(Generic[T]):
         self._forget_if_idle(group[0].line)
 
     def next_at(self) -> float:
-        """When `overdue` and `take` are worth a try, if nothing is added or done before; infinity for
-        never."""
+        """When `overdue` or `take` is worth a try, if nothing is added or done before; infinity for never."""
         lines = [line for line in self._lines.values() if line.waiting]
         turns = (min(self._leaves_at(line), line.since() + self._within) for line in lines)
         return min(turns, default=math.inf)

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import Final, Generic, TypeVar
 
@@ -45,8 +46,9 @@ class _OneLoop(Generic[T, R]):
         now = self.loop.time()
         self._calls += 1
         try:
+            full, until = self._room.locked(), now + self._within
             try:
-                async with asyncio.timeout_at(now + self._within if self._room.locked() else None):
+                async with asyncio.timeout_at(until) if full else nullcontext():
                     await self._room.acquire()
             except TimeoutError:
                 raise NeverLeft from None
