@@ -4,8 +4,9 @@ The contestants take turns, round by round, on the same stub; the figures are me
 1 if coalescing takes more than a tenth of the requests, which the server counts, and a few. Speed
 depends on the machine.
 
-The rival of `AsyncDelaySender` is what an engineer would write who has all the messages at hand: batches of
-ten with aiobotocore, where that is installed, and with boto3 in 16 threads.
+The rivals of `AsyncDelaySender` are what an engineer would write: with all the messages at hand, batches of
+ten with aiobotocore, where that is installed, and with boto3 in 16 threads; and a task for each message, with
+aiobotocore and a queue. None of them checks a message, or knows of a due time.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import argparse
 import asyncio
 import importlib
 import importlib.util
-import statistics
 import sys
-import time
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from benchmarks.support.contest import Work, compared
@@ -37,17 +38,6 @@ def delay_sender(stub: Stub, *, concurrency: int, linger_ms: float = 0) -> Delay
     """A sender with a client as it makes itself, of the stub."""
     client = own_client(stub, connections=concurrency)
     return DelaySender(client, concurrency=concurrency, linger_ms=linger_ms)
-
-
-def to_thread(stub: Stub) -> Work:
-    """What one does without an asyncio sender."""
-    sender = delay_sender(stub, concurrency=64)
-
-    async def work(messages: int) -> None:
-        sends = (asyncio.to_thread(sender.send, "orders", BODY, delay=DAY) for _ in range(messages))
-        await asyncio.gather(*sends)
-
-    return lambda messages: asyncio.run(work(messages))
 
 
 def coalesced(stub: Stub, *, linger_ms: float = DEFAULT_LINGER_MS) -> Work:
@@ -75,73 +65,83 @@ def threads(stub: Stub, *, number: int, linger_ms: float) -> Work:
     return work
 
 
-def aiobotocore_by_hand(stub: Stub) -> Work:
-    """Batches of ten, 16 at a time."""
+def aiobotocore(stub: Stub, send: Callable[[Any, int], Awaitable[None]]) -> Work:
+    """Its client's ``send_message_batch`` to the delay queue, and a way to use it."""
     session = importlib.import_module("aiobotocore.session").get_session()
     configured = importlib.import_module("aiobotocore.config").AioConfig
     config = configured(parameter_validation=False, max_pool_connections=16, user_agent="x")
+    keys = {"aws_access_key_id": "stub", "aws_secret_access_key": "stub"}
+    place = {"endpoint_url": stub.url, "region_name": REGION}
 
     async def work(messages: int) -> None:
-        lanes, url = asyncio.Semaphore(16), f"{stub.url}/000000000000/orders-delay.fifo"
-
-        async def send(client: Any) -> None:
-            entries = [entry(str(number)) for number in range(MAX_BATCH_ENTRIES)]
-            async with lanes:
-                raise_failed(await client.send_message_batch(QueueUrl=url, Entries=entries))
-
-        async with session.create_client(
-            "sqs",
-            endpoint_url=stub.url,
-            region_name=REGION,
-            aws_access_key_id="stub",
-            aws_secret_access_key="stub",
-            config=config,
-        ) as client:
-            batches = range(messages // MAX_BATCH_ENTRIES)
-            await asyncio.gather(*(send(client) for _ in batches))
+        async with session.create_client("sqs", config=config, **place, **keys) as client:
+            url = f"{stub.url}/000000000000/orders-delay.fifo"
+            await send(partial(client.send_message_batch, QueueUrl=url), messages)
 
     return lambda messages: asyncio.run(work(messages))
 
 
-def alone(stub: Stub, awaits: int) -> None:
-    """What a single await takes, with nobody to share a request with."""
-    sender = delay_sender(stub, concurrency=1)
+async def by_hand(send_batch: Any, messages: int) -> None:
+    """Batches of ten, 16 at a time."""
+    lanes = asyncio.Semaphore(16)
 
-    async def times(linger_ms: float) -> list[float]:
-        async with AsyncDelaySender(sender, linger_ms=linger_ms) as sends:
-            taken = []
-            for _ in range(awaits):
-                begun = time.perf_counter()
-                await sends.send("orders", BODY, delay=DAY)
-                taken.append(time.perf_counter() - begun)
-            return taken
+    async def send() -> None:
+        entries = [entry(str(number)) for number in range(MAX_BATCH_ENTRIES)]
+        async with lanes:
+            raise_failed(await send_batch(Entries=entries))
 
-    without, lingering = (
-        statistics.median(asyncio.run(times(ms))) * 1000 for ms in (0, DEFAULT_LINGER_MS)
-    )
-    print(
-        f"one await at a time, median of {awaits}: {without:.1f} ms without linger, {lingering:.1f} ms "
-        f"with {DEFAULT_LINGER_MS:g} ms: {lingering - without:.1f} ms more"
-    )
+    await asyncio.gather(*(send() for _ in range(messages // MAX_BATCH_ENTRIES)))
+
+
+async def by_queue(send_batch: Any, messages: int) -> None:
+    """A task for each message; 16 others send what waits, up to ten at once, and tell each."""
+    waiting: asyncio.Queue[tuple[Any, asyncio.Future[None]]] = asyncio.Queue()
+
+    async def send() -> None:
+        while True:
+            taken = [await waiting.get()]
+            while len(taken) < MAX_BATCH_ENTRIES and not waiting.empty():
+                taken.append(waiting.get_nowait())
+            entries = [{**one, "Id": str(number)} for number, (one, _) in enumerate(taken)]
+            try:
+                answer = await send_batch(Entries=entries)
+                done = {each["Id"] for each in answer.get("Successful", ())}
+            except Exception as error:
+                done = {error}
+            for number, (_, result) in enumerate(taken):
+                if str(number) in done:
+                    result.set_result(None)
+                else:
+                    result.set_exception(RuntimeError(f"not sent: {done}"))
+
+    async def one() -> None:
+        result = asyncio.get_running_loop().create_future()
+        waiting.put_nowait((entry(""), result))
+        await result
+
+    senders = [asyncio.create_task(send()) for _ in range(16)]
+    await asyncio.gather(*(one() for _ in range(messages)))
+    for each in senders:
+        each.cancel()
 
 
 def benchmark(stub: Stub, *, messages: int, rounds: int) -> bool:
     """Run all comparisons at the stub's latency; whether coalescing took few enough requests."""
     contestants: dict[str, Work] = {}
     if importlib.util.find_spec("aiobotocore"):
-        contestants["aiobotocore, batches by hand"] = aiobotocore_by_hand(stub)
+        contestants["aiobotocore, batches by hand"] = aiobotocore(stub, by_hand)
+        contestants["aiobotocore, a task each, by a queue"] = aiobotocore(stub, by_queue)
     contestants["boto3, batches by hand, 16 threads"] = PlainBoto3(stub, own_client(stub)).send
-    contestants["asyncio.to_thread(sender.send)"] = to_thread(stub)
     contestants["AsyncDelaySender.send"] = coalesced(stub)
     print(f"{messages:,} tasks at once")
-    *_, plain, ours = compared(stub, contestants, messages=messages, rounds=rounds).values()
+    *_, ours = compared(stub, contestants, messages=messages, rounds=rounds).values()
     print("100 threads, a message at a time")
     in_threads = {
         f"DelaySender(linger_ms={ms}).send": threads(stub, number=100, linger_ms=ms)
         for ms in (0, 5)
     }
     compared(stub, in_threads, messages=messages, rounds=rounds)
-    most = plain[0].requests / MAX_BATCH_ENTRIES + FEW
+    most = messages / MAX_BATCH_ENTRIES + FEW
     return all(each.requests <= most for each in ours)
 
 
@@ -159,7 +159,6 @@ def main() -> int:
             stub.set_latency(latency_ms)
             print(f"\n{latency_ms:g} ms latency, {options.rounds} rounds")
             ended_well &= benchmark(stub, messages=options.messages, rounds=options.rounds)
-            alone(stub, min(options.messages, 50))
     if not ended_well:
         print(f"FAILED: more than a tenth of the requests and {FEW}")
         return 1

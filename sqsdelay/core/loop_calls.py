@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import Final, Generic, TypeVar
 
@@ -45,8 +46,9 @@ class _OneLoop(Generic[T, R]):
         now = self.loop.time()
         self._calls += 1
         try:
+            full, until = self._room.locked(), now + self._within
             try:
-                async with asyncio.timeout_at(now + self._within if self._room.locked() else None):
+                async with asyncio.timeout_at(until) if full else nullcontext():
                     await self._room.acquire()
             except TimeoutError:
                 raise NeverLeft from None
@@ -74,7 +76,11 @@ class _OneLoop(Generic[T, R]):
                 waiting.item[1].set_exception(NeverLeft())
         while group := self._coalescer.take(now):
             work = partial(self._work, group[0].line.key, [waiting.item[0] for waiting in group])
-            making = self.loop.run_in_executor(self.threads, work)
+            try:
+                making = self.loop.run_in_executor(self.threads, work)
+            except RuntimeError as error:  # No thread can be started.
+                making = self.loop.create_future()
+                making.set_exception(error)
             making.add_done_callback(partial(self._settle, group))
         if self._timer is not None:
             self._timer.cancel()
@@ -86,8 +92,7 @@ class _OneLoop(Generic[T, R]):
     ) -> None:
         self._coalescer.done(group)
         error = making.exception()
-        for position, waiting in enumerate(group):
-            _, result = waiting.item
+        for position, (_, result) in enumerate(waiting.item for waiting in group):
             if result.done():
                 continue  # Its task was cancelled meanwhile.
             if error is not None:

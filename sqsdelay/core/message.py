@@ -348,6 +348,7 @@ def full_batches(
 _LETTERS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base 32. Source: the ULID specification; it has no ``u``, which so tells ours."""
 
+_PAIRS: Final = [first + second for first in _LETTERS for second in _LETTERS]
 _BASE_32: Final = str.maketrans(_LETTERS, "0123456789abcdefghijklmnopqrstuv")
 _CHANCE_BITS: Final = 80
 _MADE_UP: Final = re.compile(r"u([0-7][0-9a-hjkmnp-tv-z]{9})[0-9a-hjkmnp-tv-z]{16}", re.ASCII)
@@ -362,12 +363,10 @@ def chances() -> Iterator[int]:
 
 
 def new_message_id(due_ms: int, chance: int | None = None) -> str:
-    """An id for a message whose sender gave none; it carries when that is due, as far as is known.
-    ``chance``: of `chances`."""
+    """An id for a message whose sender gave none; it carries when that is due. ``chance``: of `chances`."""
     chance = secrets.randbits(_CHANCE_BITS) if chance is None else chance % (1 << _CHANCE_BITS)
     value = (due_ms << _CHANCE_BITS) | chance
-    letters = "".join(_LETTERS[(value >> shift) & 31] for shift in range(125, -1, -5))
-    return f"u{letters}"
+    return "u" + "".join([_PAIRS[(value >> shift) & 1023] for shift in range(120, -1, -10)])
 
 
 def due_ms_of_id(message_id: str) -> int | None:
@@ -405,8 +404,7 @@ class CheckedMessage:
         object.__setattr__(self, "size", size_of(self.body, self.attributes))
 
     def ids(self, due_ms: int, chance: int | None = None) -> tuple[str, str | None]:
-        """Its id and, of one for a FIFO queue, its deduplication id. What its sender did not give is made up,
-        anew at each call (`new_message_id`)."""
+        """Its id and, for a FIFO queue, its deduplication id. What its sender did not give is made up."""
         message_id = self.message_id or new_message_id(due_ms, chance)
         return message_id, (self.deduplication_id or message_id) if self.fifo else None
 

@@ -242,8 +242,8 @@ def teardown(
                 raise uncounted(f"whether {of} is empty")
             counts = [each[-1] for each in held(management, queues).values()]
             _check_none(
-                sum(q["messages_dlx"] + q.get("messages_unacknowledged", 0) for q in counts),
-                f"in {of} are being handed over by the broker (messages_dlx), or looked at by a consumer,",
+                sum(n for q in counts for name, n in q.items() if name.startswith("messages")),
+                f"in {of} are being handed over by the broker (messages_dlx), looked at, or wait,",
                 "bind their endpoints, make room in their queues and wait",
             )
             # What the first count could have missed on its way between two queues.

@@ -52,10 +52,10 @@ class Management:
         return {each["name"]: each for each in self.of(kind)}
 
     def held(self) -> dict[str, dict[str, int]]:
-        """What each quorum queue held besides what is ready, when it last counted: due, and not confirmed by
-        the next queue yet (``messages_dlx``); with consumers. ``reductions`` differ at each count; a queue
-        that has not counted yet is left out."""
-        columns = "?columns=name,reductions,messages_unacknowledged,messages_dlx"
+        """What each quorum queue held when it last counted: due, and not confirmed by the next queue yet
+        (``messages_dlx``); with consumers; and ready, which over AMQP is 0 of a queue that takes longer than
+        250 ms to answer. ``reductions`` differ at each count; one that has not counted yet is left out."""
+        columns = "?columns=name,reductions,messages_ready,messages_unacknowledged,messages_dlx"
         found = self.of("queues", query=columns)
         return {q["name"]: q for q in found if "messages_dlx" in q and "reductions" in q}
 

@@ -190,7 +190,7 @@ class Router:
 
     def expected_route(self, endpoint: Endpoint, message: CheckedMessage) -> Route:
         """Where a message will go first, as far as can be told without asking anybody."""
-        now_ms = self._queues.broker_clock.now_ms()
+        now_ms = self._queues.broker_clock.now_ms() if message.due.absolute else 0
         return self._route(endpoint, seconds_until(message.due.due_ms(now_ms), now_ms))
 
     def _to_store(self, call: Call, message: CheckedMessage) -> ToStore | None:

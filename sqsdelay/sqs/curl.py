@@ -12,7 +12,7 @@ import functools
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -49,19 +49,14 @@ _LEAST_LIBCURL: Final = 0x080000
 """Earlier ones left headers out of what they sign. Source: curl's changes of 7.86 to 7.88."""
 
 
-def request_by_curl(
-    client: SQSClient,
-    *,
-    before: Callable[[], None] | None = None,
-    refused: Callable[[str], None] | None = None,
-) -> str | None:
+def request_by_curl(client: SQSClient, pace: Any = None) -> str | None:
     """Let libcurl make this client's requests, as far as it can; or say what is in the way, and the remedy:
-    botocore goes on making them. None for nothing. ``before``: called before each request of libcurl's, as
-    botocore's event before-send is for its own. ``refused``: called with the error code of each request that
-    SQS refused; botocore, which then makes it again, does not know of it."""
+    botocore goes on making them. None for nothing. ``pace``: its ``wait()`` is called before each request of
+    libcurl's, as botocore's event before-send is for its own, and ``refused(code)`` where SQS refused one;
+    botocore, which then makes it again, does not know of it."""
     in_the_way = _missing() or _proxy(client) or _hook(client)
     if in_the_way is None:
-        requests = _Requests(client, before=before, refused=refused)
+        requests = _Requests(client, pace)
         for action in ACTIONS:
             client.meta.events.register_last(f"before-call.sqs.{action}", requests.answer)
     return in_the_way
@@ -111,17 +106,9 @@ def _hook(client: SQSClient) -> str | None:
 class _Requests:
     """A client's requests. Thread-safe: each request has a connection to itself, and keeps it open."""
 
-    def __init__(
-        self,
-        client: SQSClient,
-        *,
-        before: Callable[[], None] | None = None,
-        refused: Callable[[str], None] | None = None,
-        clock: Clock | None = None,
-    ) -> None:
+    def __init__(self, client: SQSClient, pace: Any, clock: Clock | None = None) -> None:
         config: Any = client.meta.config
-        self._before = before
-        self._refused = refused
+        self._pace = pace
         self._connect_ms = round(config.connect_timeout * 1000)
         self._whole_ms = self._connect_ms + round(config.read_timeout * 1000)
         self._bundle = Session().get_config_variable("ca_bundle") or get_cert_path(True)
@@ -150,13 +137,13 @@ class _Requests:
         credentials = request_signer.get_auth_instance(service, region, "v4").credentials
         if credentials is None:
             return None
-        if self._before is not None:
-            self._before()
+        if self._pace is not None:
+            self._pace.wait()
         try:
             status, headers, body = self._made(params, credentials, f"aws:amz:{region}:{service}")
-            answer = json.loads(body) if status == 200 or self._refused else {}
-            if status != 200 and self._refused is not None:
-                self._refused(str(answer.get("__type")).rpartition("#")[2])
+            answer = json.loads(body) if status == 200 or self._pace else {}
+            if status != 200 and self._pace is not None:
+                self._pace.refused(str(answer.get("__type")).rpartition("#")[2])
             if status != 200 or not isinstance(answer, dict):
                 raise _NoAnswer(f"HTTP status {status}")
             _decode_binary(answer)

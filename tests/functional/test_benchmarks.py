@@ -70,10 +70,9 @@ def test_the_stub_refuses_a_control_that_it_does_not_know() -> None:
 
 @pytest.mark.nightly
 def test_coalesced_sends_take_a_tenth_of_the_requests() -> None:
-    """Counted by the server; what asyncio.to_thread takes stands beside it."""
+    """Counted by the server."""
     done = run("async_send", "--messages", "100", "--rounds", "1", "--latency-ms", "1")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"asyncio\.to_thread\(sender\.send\) .* 100 requests$", done.stdout, re.M)
     (ours,) = re.findall(r"AsyncDelaySender\.send .* (\d+) requests$", done.stdout, re.M)
     assert 10 <= int(ours) <= 15
 

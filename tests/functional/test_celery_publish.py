@@ -471,21 +471,21 @@ def test_a_waiting_task_can_be_cancelled(site: Site, tmp_path: Path) -> None:
     store.close()
 
 
-def test_kombus_clients_have_limits_of_seconds(local_aws: LocalAws) -> None:
-    """Left to botocore a call is given up after minutes; its long polls need ten seconds and some."""
-    site = Site(local_aws)
+@pytest.mark.parametrize(
+    ("options", "limits"),
+    [
+        ({}, (5, 15)),
+        ({"wait_time_seconds": 20, "client-config": {"connect_timeout": 2}}, (2, 25)),
+    ],
+)
+def test_kombus_clients_have_limits_of_seconds(
+    site: Site, options: dict[str, Any], limits: tuple[int, int]
+) -> None:
+    """Left to botocore a call is given up after minutes; long polls need their wait and some. What the app
+    names by kombu's own option stands."""
+    site.options(**options)
     with site.app.connection() as connection:
         channel: Any = connection.default_channel
         config = channel.sqs().meta.config
-    assert (config.connect_timeout, config.read_timeout) == (5, 15)
+    assert (config.connect_timeout, config.read_timeout) == limits
     assert config.retries["total_max_attempts"] == 3
-
-
-def test_limits_that_the_app_names_stand(local_aws: LocalAws) -> None:
-    """``client-config`` is kombu's own option."""
-    site = Site(local_aws)
-    site.options(wait_time_seconds=20, **{"client-config": {"connect_timeout": 2}})
-    with site.app.connection() as connection:
-        channel: Any = connection.default_channel
-        config = channel.sqs().meta.config
-    assert (config.connect_timeout, config.read_timeout) == (2, 25)

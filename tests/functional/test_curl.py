@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, call
 
 import boto3
 import botocore.handlers
@@ -231,16 +232,13 @@ def test_an_error_is_botocores(server: Server) -> None:
 
 def test_each_attempt_is_paced_and_what_is_refused_is_told(server: Server) -> None:
     """Whoever makes it; an outage is no refusal."""
-    codes, paced = list[str](), list[str]()
-    client = client_of(server)
-    told = curl.request_by_curl(client, before=lambda: paced.append("curl"), refused=codes.append)
-    assert told is None
+    client, pace = client_of(server), Mock()
+    assert curl.request_by_curl(client, pace) is None
     throttled = json.dumps({"__type": "com.amazonaws.sqs#RequestThrottled"}).encode()
     server.answers += [(400, throttled), None]
     client.delete_message_batch(**DELETE)
     assert server.by() == ["curl", "botocore", "botocore"]
-    assert paced == ["curl"]
-    assert codes == ["RequestThrottled"]
+    assert pace.mock_calls == [call.wait(), call.refused("RequestThrottled")]
 
 
 def test_a_connection_is_kept_open_and_no_others_is_used(server: Server) -> None:

@@ -258,12 +258,6 @@ def test_rules_that_may_not_be_read_are_logged(s3: Any, caplog: pytest.LogCaptur
     assert "s3:GetLifecycleConfiguration" in caplog.text
 
 
-def test_a_size_out_of_range_is_refused(s3: Any) -> None:
-    """At once, with the range."""
-    with pytest.raises(ConfigurationError, match="above_bytes=-1; use 0 to 1048576"):
-        Bucket("bodies", s3, above_bytes=-1)
-
-
 OFFICIAL = """
 import sys
 import boto3

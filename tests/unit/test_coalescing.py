@@ -6,9 +6,8 @@ import math
 
 import pytest
 
-from sqsdelay.core.coalescing import Coalescer, Waiting, checked_linger
+from sqsdelay.core.coalescing import Coalescer, Waiting
 from sqsdelay.core.limits import MAX_BATCH_BYTES, MAX_BATCH_ENTRIES
-from sqsdelay.errors import ConfigurationError
 
 LINGER = 0.005
 
@@ -146,12 +145,3 @@ def test_nothing_is_kept_of_queues_that_are_done() -> None:
     (gone,) = lines.add("a", key="withdrawn")
     lines.coalescer.withdraw(gone)
     assert not lines.coalescer._lines
-
-
-@pytest.mark.parametrize("linger_ms", [-1, 1001, math.nan, math.inf])
-def test_a_linger_out_of_range_is_refused(linger_ms: float) -> None:
-    """With the value, the limit and what turns it off."""
-    with pytest.raises(
-        ConfigurationError, match=rf"linger_ms={linger_ms}; use 0 to 1000, where 0 is off"
-    ):
-        checked_linger(linger_ms)

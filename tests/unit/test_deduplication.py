@@ -12,7 +12,7 @@ import jmespath  # type: ignore[import-untyped]
 import pytest
 
 from sqsdelay.core.limits import MAX_RETENTION_SECONDS
-from sqsdelay.errors import ConfigurationError, MalformedMessage, StoreUnavailable
+from sqsdelay.errors import MalformedMessage, StoreUnavailable
 from sqsdelay.receiving import deduplication
 from sqsdelay.receiving.deduplication import IDEMPOTENCY_KEY, Copy, Deduplicator, message_id
 from sqsdelay.stores.sqlite.sqlite_store import SqliteInbox
@@ -51,15 +51,6 @@ def test_what_is_no_message_is_refused() -> None:
     assert str(raised.value) == (
         "a received message has a MessageId (boto3) or messageId (Lambda event); this has neither"
     )
-
-
-@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
-@pytest.mark.parametrize("name", ["lease_seconds", "remember_seconds"])
-def test_durations_are_checked(inbox: Any, name: str, seconds: float) -> None:
-    """Value and remedy are said."""
-    settings: dict[str, Any] = {"lease_seconds": 60.0, name: seconds}
-    with pytest.raises(ConfigurationError, match=f"{name}=.*use more than 0"):
-        Deduplicator(inbox, **settings)
 
 
 class Inbox(SqliteInbox):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from sqsdelay.core.message import (
     DEDUPLICATION_ID,
     Attribute,
     attributes_of,
+    chances,
     check_body,
     check_id,
     check_limits,
@@ -186,7 +188,7 @@ def test_ids_sort_by_due_time_and_differ() -> None:
     """Two of one millisecond are two."""
     made = [new_message_id(due_ms) for due_ms in (5, 31, 32, 1023, 1024, MAX_DUE_MS)]
     assert made == sorted(made)
-    assert len({new_message_id(7) for _ in range(1000)}) == 1000
+    assert len({new_message_id(7, chance) for chance in islice(chances(), 1000)}) == 1000
 
 
 @pytest.mark.parametrize(

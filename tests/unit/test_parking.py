@@ -384,12 +384,6 @@ def test_a_queue_without_its_delay_is_not_spun_when_the_store_is_away() -> None:
     assert "held a message for 1000 ms instead of 900 s" in (outcome.error or "")
 
 
-def test_a_negative_park_after_is_refused() -> None:
-    """At once, with the range."""
-    with pytest.raises(ConfigurationError, match="park_after_seconds=-1; use 0 or more"):
-        Site(park_after=-1)
-
-
 def test_a_message_being_released_is_not_taken_for_parked(site: Site) -> None:
     """The store has had this id and cannot show it: to delete the copy could be to lose it."""
     site.store.store = lambda messages, **_: [False] * len(messages)

@@ -35,7 +35,7 @@ class Broker(Management):
         self._answers: dict[str, Any] = {
             "/overview": {"rabbitmq_version": version},
             "/queues/%2F": list(queues),
-            "/queues/%2F?columns=name,reductions,messages_unacknowledged,messages_dlx": [],
+            "/queues/%2F?columns=name,reductions,messages_ready,messages_unacknowledged,messages_dlx": [],
             "/feature-flags": [{"name": "stream_queue", "state": "enabled"}],
             "/bindings/%2F": bindings_of(topology) if bindings is None else bindings,
             "/exchanges/%2F": [caught],

@@ -8,7 +8,6 @@ import re
 import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -24,10 +23,10 @@ from sqsdelay.core.message import (
     string,
 )
 from sqsdelay.core.outgoing import TraceHeader
-from sqsdelay.errors import ConfigurationError, QueueUnavailable
+from sqsdelay.errors import QueueUnavailable
 from sqsdelay.parking.parking import ParkingSettings
 from sqsdelay.ports.queues import Failure, SendReceipt
-from sqsdelay.relaying.outcomes import RelaySettings, Status
+from sqsdelay.relaying.outcomes import Status
 from sqsdelay.relaying.relay import backoff_seconds
 from sqsdelay.testing import InMemoryQueues, ManualClock
 from tests.faulty import AWAY, REFUSED, FaultyQueues
@@ -303,20 +302,6 @@ def test_trace_header_and_fair_queue_group_reach_the_destination(site: Site) -> 
     assert (told.span_id, told.sampled) == (None, True)
     # X-Ray reads the time of a trace in its id: this one's is the due time.
     assert int(told.trace_id[:8], 16) == int(copy.attributes[WAS_DUE_AT]["StringValue"]) // 1000
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"hop_seconds": 0}, "hop_seconds=0; use 1 to 900"),
-        ({"hop_seconds": 901}, "hop_seconds=901"),
-        ({"max_receives": 0}, "max_receives=0; use 1 or more"),
-    ],
-)
-def test_settings_out_of_range_are_refused(arguments: dict[str, Any], message: str) -> None:
-    """At once, with the range."""
-    with pytest.raises(ConfigurationError, match=message):
-        RelaySettings(**arguments)
 
 
 def test_what_the_error_queue_refuses_too_stays(site: Site) -> None:

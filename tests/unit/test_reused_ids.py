@@ -28,15 +28,13 @@ from sqsdelay.core.message import (
 from sqsdelay.core.outgoing import was_due_ms
 from sqsdelay.core.received_message import DelayedMessage, ReceivedMessage, read_delay
 from sqsdelay.errors import (
-    ConfigurationError,
     InvalidDelay,
     MessageConflict,
     ReadInPart,
     StoreUnavailable,
 )
 from sqsdelay.parking.parking import DEFAULT_PARK_AFTER_SECONDS, Change, ParkingSettings
-from sqsdelay.relaying import Relay, RelaySettings, Status
-from sqsdelay.sending.router import SenderSettings
+from sqsdelay.relaying import Relay, Status
 from sqsdelay.testing import InMemoryStore
 from tests.messages import a_copy
 from tests.unit.relay_site import Site
@@ -619,14 +617,6 @@ def test_what_is_due_beyond_the_limit_goes_to_the_error_queue(site: Site) -> Non
     (rejected,) = site.received(ERRORS)
     reason = rejected.attributes[ERROR]["StringValue"]
     assert "this endpoint allows delays of up to 315360000 s; shorten it, or raise" in reason
-
-
-@pytest.mark.parametrize("limit", [899, -1, MAX_DUE_MS])
-def test_a_limit_out_of_range_is_refused(limit: int) -> None:
-    """At the start, with the range."""
-    for settings in (SenderSettings, RelaySettings):
-        with pytest.raises(ConfigurationError, match=f"max_delay_seconds={limit}; use 900 "):
-            settings(max_delay_seconds=limit)
 
 
 def test_a_sender_refuses_what_would_be_rejected(site: Site) -> None:

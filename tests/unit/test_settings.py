@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from sqsdelay import DelayConsumer
-from sqsdelay.core.limits import DELAY_QUEUE_VISIBILITY_SECONDS, MAX_RECEIVE_WAIT_SECONDS
+from sqsdelay import DelayConsumer, DelaySender
+from sqsdelay.core.limits import (
+    DELAY_QUEUE_VISIBILITY_SECONDS,
+    MAX_DUE_MS,
+    MAX_RECEIVE_WAIT_SECONDS,
+)
 from sqsdelay.dispatching.dispatcher import (
     MAX_POLL_SECONDS,
     CircuitBreaker,
@@ -16,6 +24,10 @@ from sqsdelay.dispatching.dispatcher import (
     FailureRateBreaker,
 )
 from sqsdelay.errors import ConfigurationError, CriticalError, SendFailed
+from sqsdelay.receiving.deduplication import Deduplicator
+from sqsdelay.relaying.outcomes import RelaySettings
+from sqsdelay.s3 import Bucket
+from sqsdelay.sending.router import SenderSettings
 from sqsdelay.testing import ManualClock
 from sqsdelay.timeouts.manager import TimeoutSettings
 
@@ -36,32 +48,52 @@ def test_a_receivers_long_poll(wait_seconds: int) -> None:
         DelayConsumer("orders", wait_seconds=wait_seconds, visibility_seconds=hidden)
 
 
+WORKER = partial(DelayConsumer, "orders")
+DEDUPLICATOR = partial(Deduplicator, Mock(), remember_seconds=60, lease_seconds=60)
+NO_DURATION = (0, -1, math.nan, math.inf)
+LONGEST = f"more than 0, at most {MAX_DUE_MS // 1000}"
+FARTHEST = "900 (what plain SQS delays) to 253402300799 (the year 9999)"
+
+
 @pytest.mark.parametrize(
-    ("settings", "name", "value"),
+    ("settings", "name", "values", "instead"),
     [
-        (DispatchSettings, "number_of_retries", -1),
-        (DispatchSettings, "batch_size", 0),
-        (DispatchSettings, "poll_seconds", 0),
-        (DispatchSettings, "store_breaker_seconds", 0),
-        (DispatchSettings, "fetch_breaker_seconds", -1),
-        (DispatchSettings, "dispatch_breaker_seconds", float("nan")),
-        (DispatchSettings, "maximum_recovery_failures_per_second", 0),
-        (partial(DelayConsumer, "orders"), "receivers", 0),
-        (partial(DelayConsumer, "orders"), "wait_seconds", MAX_RECEIVE_WAIT_SECONDS + 1),
-        (partial(DelayConsumer, "orders"), "visibility_seconds", 0),
-        (partial(DelayConsumer, "orders"), "visibility_seconds", 181),
-        (TimeoutSettings, "outage_seconds", 0),
-        (TimeoutSettings, "announce_again_seconds", -1),
-        (TimeoutSettings, "batch_size", 0),
-        (TimeoutSettings, "poll_seconds", 0),
-        (TimeoutSettings, "wait_seconds", MAX_RECEIVE_WAIT_SECONDS + 1),
-        (TimeoutSettings, "number_of_retries", -1),
+        (DispatchSettings, "number_of_retries", [-1], "0 or more"),
+        (DispatchSettings, "batch_size", [0], "1 or more"),
+        (DispatchSettings, "poll_seconds", [0], f"more than 0, at most {MAX_POLL_SECONDS}"),
+        (DispatchSettings, "store_breaker_seconds", [0], "more than 0"),
+        (DispatchSettings, "fetch_breaker_seconds", [-1], "more than 0"),
+        (DispatchSettings, "dispatch_breaker_seconds", [math.nan], "more than 0"),
+        (DispatchSettings, "maximum_recovery_failures_per_second", [0], "1 or more"),
+        (WORKER, "receivers", [0], "1 or more"),
+        (WORKER, "wait_seconds", [MAX_RECEIVE_WAIT_SECONDS + 1], "0 to 20"),
+        (WORKER, "visibility_seconds", [0, 181], "1 to 180: a copy that comes back later"),
+        (TimeoutSettings, "outage_seconds", [0], "more than 0"),
+        (TimeoutSettings, "announce_again_seconds", [-1], "more than 0"),
+        (TimeoutSettings, "batch_size", [0], "1 or more"),
+        (TimeoutSettings, "poll_seconds", [0], "more than 0"),
+        (TimeoutSettings, "wait_seconds", [MAX_RECEIVE_WAIT_SECONDS + 1], "0 to 20"),
+        (TimeoutSettings, "number_of_retries", [-1], "0 or more"),
+        (SenderSettings, "hop_seconds", [0, 901], "1 to 900, the delay queue's"),
+        (SenderSettings, "concurrency", [0], "1 or more"),
+        (SenderSettings, "max_delay_seconds", [899, -1, MAX_DUE_MS], FARTHEST),
+        (SenderSettings, "linger_ms", [-1, 1001, math.nan, math.inf], "0 to 1000, where 0 is off"),
+        (DelaySender, "deadline_seconds", [0.5, 61, "10", None], "1 to 60"),
+        (RelaySettings, "hop_seconds", [0, 901], "1 to 900, the delay queue's"),
+        (RelaySettings, "max_receives", [0], "1 or more"),
+        (RelaySettings, "max_delay_seconds", [899, -1, MAX_DUE_MS], FARTHEST),
+        (DEDUPLICATOR, "lease_seconds", NO_DURATION, LONGEST),
+        (DEDUPLICATOR, "remember_seconds", NO_DURATION, LONGEST),
+        (partial(Bucket, "bodies", Mock()), "above_bytes", [-1], "0 to 1048576, the limit of SQS"),
     ],
 )
-def test_what_is_out_of_range_is_refused(settings: Any, name: str, value: float) -> None:
-    """Value, limit, remedy."""
-    with pytest.raises(ConfigurationError, match=f"{name}={value}; use"):
-        settings(**{name: value})
+def test_what_is_out_of_range_is_refused(
+    settings: Any, name: str, values: Sequence[Any], instead: str
+) -> None:
+    """At once; value, limit, remedy."""
+    for value in values:
+        with pytest.raises(ConfigurationError, match=re.escape(f"{name}={value!r}; use {instead}")):
+            settings(**{name: value})
 
 
 @pytest.mark.parametrize("transient", [True, False])

@@ -16,7 +16,7 @@ from sqsdelay.core.stored_message import as_stored
 from sqsdelay.errors import SqsDelayError
 from sqsdelay.spark.sink.options import Columns, Options
 from sqsdelay.spark.sink.receipts import Mark
-from sqsdelay.spark.sink.rows import Rows, plain_rows
+from sqsdelay.spark.sink.rows import Rows, lines_of, marks_of, plain_rows
 from sqsdelay.spark.sink.run import Run
 from sqsdelay.stores.s3.layout import line_of
 
@@ -75,11 +75,11 @@ def test_a_plain_row_is_the_line_its_sender_would_store(
     if plain is None:
         return
     sent = list(rows.read(batch))
-    for name in set(plain.endpoints.to_pylist()):
-        here = plain.where(pa.compute.equal(plain.endpoints, name))
-        columns = here.lines(name), here.sizes, *here.marks(rows.since_ms)
+    for name in set(plain["endpoints"].to_pylist()):
+        here = plain.filter(pa.compute.equal(plain["endpoints"], name))
+        columns = lines_of(here, name), here["sizes"], *marks_of(here, rows.since_ms)
         for position, line, size, *mark in zip(
-            here.positions.to_pylist(), *(pa.array(c).to_pylist() for c in columns), strict=True
+            here["positions"].to_pylist(), *(pa.array(c).to_pylist() for c in columns), strict=True
         ):
             endpoint, message = sent[position]
             assert not isinstance(message, SqsDelayError)
@@ -104,7 +104,7 @@ def test_ordinary_rows_are_plain() -> None:
     rows, batch = read([row, dict(row, message_id=None, key=3)], NOW_MS)
     plain = plain_rows(rows, batch)
     assert plain is not None
-    assert plain.positions.to_pylist() == [0, 1]
-    (first, _) = plain.lines("orders").to_pylist()
+    assert plain["positions"].to_pylist() == [0, 1]
+    (first, _) = lines_of(plain, "orders").to_pylist()
     assert json.loads(json.loads(first)["headers"])["attributes"]["kind"]["text"] == "x"
     assert Message('{"a": 1}').body == json.loads(first)["body"]

@@ -35,6 +35,7 @@ from sqsdelay.spark.sink.run import Attempt, Run, TaskReport
 from sqsdelay.spark.sink.task import Task
 from sqsdelay.spark.sink.worker import CallPace, pace, sent_before, task_of
 from sqsdelay.testing import InMemoryQueues, ManualClock
+from tests.services.s3_server import running_s3
 
 ROWS = 300
 
@@ -340,19 +341,19 @@ def job(executors: int, each: int, quota: float, calls: int) -> tuple[float, flo
     clock: Any = SimpleNamespace(monotonic=lambda: now)
     paces = [CallPace(clock=clock) for _ in range(executors)]
     left, waits = [calls] * processes, [True] * processes
-    events = [(now + process / 100, process, "turn") for process in range(processes)]
+    events = [(now + process / 100, process, "turn", 0.0) for process in range(processes)]
     while events:
-        now, process, what = heapq.heappop(events)
+        now, process, what, cut_at = heapq.heappop(events)
         pace = paces[process % executors]
-        if what == "turn":
-            heapq.heappush(events, (pace.turn(now), process, "call"))
+        if what == "turn" or (what == "call" and cut_at != pace.cut_at()):
+            heapq.heappush(events, (pace.turn(now), process, "call", pace.cut_at()))
             continue
         if what == "call":
             left[process] -= 1
             waits[process] = False
             tokens, filled_at = min(quota, tokens + (now - filled_at) * quota), now
             if tokens < 1:
-                heapq.heappush(events, (now + LATENCY_SECONDS, process, "refused"))
+                heapq.heappush(events, (now + LATENCY_SECONDS, process, "refused", 0.0))
             else:
                 tokens -= 1
         else:
@@ -361,7 +362,7 @@ def job(executors: int, each: int, quota: float, calls: int) -> tuple[float, flo
         if left[process] and not waits[process]:
             waits[process] = True
             again = now + 1 / FASTEST if what == "call" else now
-            heapq.heappush(events, (again, process, "turn"))
+            heapq.heappush(events, (again, process, "turn", 0.0))
     refusals = sum(pace.refusals for pace in paces)
     everything = processes * calls
     return refusals / (refusals + everything), (now - 100) / max(1, (everything - quota) / quota)
@@ -369,7 +370,10 @@ def job(executors: int, each: int, quota: float, calls: int) -> tuple[float, flo
 
 @pytest.mark.parametrize(
     ("executors", "each", "quota", "calls"),
-    [(1, 8, 30, 250), (1, 16, 30, 150), (1, 8, 300, 500), (2, 4, 30, 250), (2, 8, 300, 1_000)],
+    [
+        *[(1, 8, 5, 13), (1, 8, 10, 25), (1, 8, 30, 250), (1, 16, 30, 150), (1, 8, 300, 500)],
+        *[(2, 4, 10, 25), (2, 4, 30, 250), (2, 8, 300, 1_000)],
+    ],
 )
 def test_few_calls_are_refused_and_the_quota_is_used(
     executors: int, each: int, quota: float, calls: int
@@ -407,23 +411,67 @@ def test_the_collector_passes_over_the_client(monkeypatch: pytest.MonkeyPatch) -
         gc.unfreeze()
 
 
-def test_a_queue_that_is_throttled_holds_up_no_other(tmp_path: Path) -> None:
-    """SQS limits each queue: of two that a job sends to, one may take four calls a second, the other all."""
+def test_what_is_throttled_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQS limits each queue, S3 each bucket: of two, one may take four calls a second, the other all. Calls
+    on one keep the same pace, in all processes of an executor."""
     paces = [CallPace(str(tmp_path / "pace")) for _ in range(2)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "pace", lambda: paces[0])
-        events = worker._client.__wrapped__(Options(region="us-east-1")).meta.events
-    events.emit("provide-client-params.sqs.SendMessageBatch", params={"QueueUrl": "slow"})
-    paces[1].about(params={"QueueUrl": "slow"})
-    assert (paces[0].turn(7), paces[1].turn(7)) == (7, 7 + 1 / 63)
-    paces[0].about(params={"QueueUrl": "healthy"})
-    assert paces[0].turn(7) == 7
+    monkeypatch.setattr(worker, "pace", lambda: paces[0])
+    clients = (
+        worker._client.__wrapped__(Options()),
+        worker._bucket.__wrapped__("s3://parked").client,
+    )
+    given = ("sqs.SendMessageBatch", "QueueUrl"), ("s3.PutObject", "Bucket")
+    for client, (call, name) in zip(clients, given, strict=True):
+        event = f"provide-client-params.{call}"
+        client.meta.events.emit(event, params={name: "slow"}, context={})
+        paces[1].about(params={name: "slow"}, event_name=event)
+        assert (paces[0].turn(7), paces[1].turn(7)) == (7, 7 + 1 / 63)
+        paces[0].about(params={name: "healthy"}, event_name=event)
+        assert paces[0].turn(7) == 7
+
+
+def test_writes_that_s3_refuses_come_at_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt of botocore's, too; what S3 answers with SlowDown cuts it."""
+    clock = ManualClock()
+    pace, began = CallPace(clock=clock), clock.monotonic()
+    pace.sleep = clock.advance
+    monkeypatch.setattr(worker, "pace", lambda: pace)
+    with running_s3() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.url)
+        server.before = Mock(side_effect=[OSError] * 2 + [None] * 40)
+        bucket = worker._bucket.__wrapped__("s3://parked")
+        for number in range(40):
+            bucket.put(f"key-{number}", b"")
+        bucket.close()
+    assert pace.refusals == 2
+    assert clock.monotonic() - began > 41 / 60
+
+
+def test_a_batch_is_written_as_botocore_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whoever makes the request: libcurl, or botocore in each of its attempts."""
+    monkeypatch.setattr(worker, "request_by_curl", Mock())
+    client: Any = worker._client.__wrapped__(Options())
+    bodies = list[bytes]()
+
+    def answer(params: Any, **_: Any) -> Any:
+        bodies.append(params["body"])
+        return Mock(status_code=200), {}
+
+    client.meta.events.register_last("before-call", answer)
+    value = {"DataType": "String", "StringValue": '"é\\n😀'}
+    entry = {"Id": "0", "MessageBody": "\t</x>\u2028", "MessageAttributes": {"kind": value}}
+    given = {"QueueUrl": "http://queue", "Entries": [entry, entry | {"DelaySeconds": 7}]}
+    client.send_message_batch(**given)
+    model = client.meta.service_model.operation_model("SendMessageBatch")
+    assert bodies == [client._serializer.serialize_to_request(given, model)["body"]]
 
 
 def test_processes_of_an_executor_take_turns(tmp_path: Path) -> None:
     """By a file: a cut of one holds up all, and none waits for what a clock before the last start said."""
     clock = ManualClock()
-    paces = [CallPace(str(tmp_path / "pace"), clock=clock, sleep=clock.advance) for _ in range(3)]
+    paces = [CallPace(str(tmp_path / "pace"), clock=clock) for _ in range(3)]
     now = clock.monotonic()
     turns = [pace.turn(now) for pace in paces * 8]
     assert turns == sorted(set(turns))
@@ -445,7 +493,8 @@ def test_threads_take_turns_and_other_errors_are_no_refusals() -> None:
         slept.append(seconds)
         clock.advance(seconds)
 
-    pace = CallPace(clock=clock, sleep=sleep)
+    pace = CallPace(clock=clock)
+    pace.sleep = sleep
     threads = [threading.Thread(target=pace.wait) for _ in range(8)]
     for thread in threads:
         thread.start()

@@ -21,7 +21,6 @@ from sqsdelay.errors import (
     QueueMissing,
     QueueUnavailable,
     SendFailed,
-    StoreUnavailable,
 )
 from sqsdelay.ports.queues import Failure
 from sqsdelay.sqs.timeouts import timeout_queues
@@ -243,24 +242,15 @@ def test_a_destination_out_of_reach_is_waited_for(world: World) -> None:
 def test_nothing_is_lost_while_the_store_is_down(world: World) -> None:
     """Arrivals and ids come back, and go their way once it is up."""
     world.delay("m", 60)
-    world.store.down = {"store", "claim", "claim_ids", "remove"}
-    with pytest.raises(StoreUnavailable):
-        world.manager.store_arrivals()
+    world.fails(world.manager.store_arrivals, "store", "claim", "claim_ids", "remove")
     assert world.left("orders-timeouts") == 1
     world.clock.advance(2)
-    world.store.down = set()
     world.manager.store_arrivals()
     world.clock.advance(58)
-    world.store.down = {"claim"}
-    with pytest.raises(StoreUnavailable):
-        world.manager.announce()
-    world.store.down = set()
+    world.fails(world.manager.announce, "claim")
     world.manager.announce()
-    world.store.down = {"claim_ids"}
-    with pytest.raises(StoreUnavailable):
-        world.manager.dispatch()
+    world.fails(world.manager.dispatch, "claim_ids")
     world.clock.advance(2)
-    world.store.down = set()
     world.manager.dispatch()
     assert world.arrived_ids() == ["m"]
 
@@ -268,12 +258,9 @@ def test_nothing_is_lost_while_the_store_is_down(world: World) -> None:
 def test_sent_but_not_removed_is_not_sent_again(world: World) -> None:
     """The store went away right after the send: next time the message is only removed."""
     announced(world, "m")
-    world.store.down = {"remove"}
     for _ in range(2):
-        with pytest.raises(StoreUnavailable):
-            world.manager.dispatch()
+        world.fails(world.manager.dispatch, "remove")
         world.clock.advance(2)
-    world.store.down = set()
     world.manager.dispatch()
     assert world.arrived_ids() == ["m"]
     assert world.store.pending_count() == 0
@@ -316,10 +303,7 @@ def test_a_store_that_fails_on_others_delays_no_announcement(world: World) -> No
     world.delay("new", 300)
     world.manager.store_arrivals()
     world.clock.advance(300)
-    world.store.down = {"remove"}
-    with pytest.raises(StoreUnavailable):
-        world.manager.announce()
-    world.store.down = set()
+    world.fails(world.manager.announce, "remove")
     world.clock.advance(60)
     world.manager.announce()
     world.manager.dispatch()
@@ -339,13 +323,12 @@ def test_two_minutes_without_storage_are_a_critical_error(down: str, task: str, 
     """Each use is noticed by itself, also while others work: read-only storage finds, but never removes."""
     world = World()
     announced(world, "x")
-    world.store.down = {down}
     turn = getattr(world.manager, task)
     world.delay("m", 600)
     for _ in range(60):
-        with pytest.raises(StoreUnavailable):
-            turn()
+        world.fails(turn, down)
         world.clock.advance(2)
+    world.store.down = {down}
     words = rf"timeout storage \({use}\) .*for 120 s \(limit 120 s\)"
     with pytest.raises(CriticalError, match=words):
         turn()
@@ -356,39 +339,31 @@ def test_two_minutes_without_storage_are_a_critical_error(down: str, task: str, 
 def test_an_empty_receive_says_nothing_of_the_storage(world: World) -> None:
     """While ids are hidden after a failure there is nothing to ask the storage for."""
     announced(world, "m")
-    world.store.down = {"claim_ids"}
     for _ in range(60):
-        with pytest.raises(StoreUnavailable):
-            world.manager.dispatch()
+        world.fails(world.manager.dispatch, "claim_ids")
         world.clock.advance(1)
         assert world.manager.dispatch() == 0
         world.clock.advance(1)
+    world.store.down = {"claim_ids"}
     with pytest.raises(CriticalError, match=r"timeout storage \(finding\)"):
         world.manager.dispatch()
 
 
 def test_a_success_in_between_is_no_lasting_outage(world: World) -> None:
     """Two minutes of failures on end are counted, not two minutes since the first."""
-    world.store.down = {"claim"}
-    with pytest.raises(StoreUnavailable):
-        world.manager.announce()
+    world.fails(world.manager.announce, "claim")
     world.clock.advance(119)
-    world.store.down = set()
     world.manager.announce()
     world.clock.advance(2)
-    world.store.down = {"claim"}
-    with pytest.raises(StoreUnavailable):
-        world.manager.announce()
+    world.fails(world.manager.announce, "claim")
 
 
 def test_one_may_go_on_after_a_critical_error() -> None:
     """With ``on_critical`` the manager tells, and keeps trying."""
     told: list[CriticalError] = []
     world = World(on_critical=told.append, outage_seconds=10)
-    world.store.down = {"claim"}
     for _ in range(3):
-        with pytest.raises(StoreUnavailable):
-            world.manager.announce()
+        world.fails(world.manager.announce, "claim")
         world.clock.advance(10)
     assert len(told) == 2
 
@@ -403,10 +378,9 @@ def test_a_missing_queue_is_found_at_the_start(world: World) -> None:
 def test_a_task_that_fails_ends_the_others(world: World) -> None:
     """A critical error of one thread comes out of `run`; no thread goes on alone."""
     manager = world.another(outage_seconds=1)
-    world.store.down = {"claim"}
     manager.start()
-    with pytest.raises(StoreUnavailable):
-        manager.announce()
+    world.fails(manager.announce, "claim")
+    world.store.down = {"claim"}
     world.clock.advance(1)
     stop = threading.Event()
     with pytest.raises(CriticalError):

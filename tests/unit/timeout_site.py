@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import pytest
 
 from sqsdelay.core.endpoint import Endpoint
 from sqsdelay.core.message import OutgoingMessage, size_of, string
 from sqsdelay.core.received_message import ReceivedMessage
+from sqsdelay.errors import StoreUnavailable
 from sqsdelay.ports.queues import Failure, SendReceipt
 from sqsdelay.sqs.timeouts import SqsTimeouts
 from sqsdelay.testing import ManualClock
@@ -74,6 +77,13 @@ class World:
         if "group" in given:
             attributes["sqsdelay.MessageGroupId"] = string(given["group"])
         self.put(TIMEOUTS, OutgoingMessage(body, attributes, size_of(body, attributes)))
+
+    def fails(self, turn: Callable[[], object], *down: str) -> None:
+        """A turn of a task while these calls of the store fail."""
+        self.store.down = set(down)
+        with pytest.raises(StoreUnavailable):
+            turn()
+        self.store.down = set()
 
     def delay_many(self, to: str, count: int, seconds: float = 1) -> None:
         """Send messages to the timeouts queue."""

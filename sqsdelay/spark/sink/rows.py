@@ -44,7 +44,7 @@ class Rows:
     run: Run
 
     def mark(self, endpoint: str, message: Message) -> Mark:
-        """The mark that is kept of a row that was sent or stored, as `Plain.marks` makes it of columns."""
+        """The mark that is kept of a row that was sent or stored, as `marks_of` makes it of columns."""
         assert message.due_at is not None, "rows have a due time"
         due_ms = due_at_ms(message.due_at) - self.since_ms
         fifo = message.message_group_id, message.message_deduplication_id
@@ -151,44 +151,27 @@ _NOT_THEIRS: Final = r"^((?i)aws\.|(?i)amazon\.|sqsdelay\.)"
 _PLAIN_VALUE: Final = r"^[ -~]+$"
 
 
-@dataclass(frozen=True)
-class Plain:
-    """Rows that can be staged as they are, with their positions in the batch; headers as JSON has them
-    within quotes, no headers empty; sizes not less than SQS counts."""
+def lines_of(plain: pa.RecordBatch, destination: str) -> pa.LargeBinaryArray:
+    """As `sqsdelay.stores.s3.layout.line_of` writes them, with their line breaks."""
+    to, dues = json.dumps(destination, ensure_ascii=False), plain["dues"].cast(pa.large_string())
+    joined = _joined(
+        '{"message_id":"', _quoted(plain["ids"]), '","due_ms":', dues,
+        f',"destination":{to},"body":"', _quoted(plain["bodies"]), '"', plain["headers"], "}\n",
+    )  # fmt: skip
+    return joined.cast(pa.large_binary())
 
-    positions: pa.Int64Array
-    ids: pa.StringArray
-    dues: pa.Int64Array
-    bodies: pa.StringArray
-    attributes: pa.MapArray
-    headers: pa.StringArray
-    endpoints: pa.StringArray
-    sizes: pa.Int64Array
 
-    def where(self, mask: Any) -> Plain:
-        """Those rows only."""
-        return Plain(**{name: column.filter(mask) for name, column in vars(self).items()})
-
-    def lines(self, destination: str) -> pa.LargeBinaryArray:
-        """As `sqsdelay.stores.s3.layout.line_of` writes them, with their line breaks."""
-        to = json.dumps(destination, ensure_ascii=False)
-        joined = _joined(
-            '{"message_id":"', _quoted(self.ids), '","due_ms":', self.dues.cast(pa.large_string()),
-            f',"destination":{to},"body":"', _quoted(self.bodies), '"', self.headers, "}\n",
-        )  # fmt: skip
-        return joined.cast(pa.large_binary())
-
-    def marks(self, since_ms: int) -> tuple[list[int], list[int]]:
-        """Ids and contents, as `Rows.mark` makes them of messages."""
-        dues = pc.subtract(self.dues, since_ms).cast(pa.large_string())
-        texts = _joined(self.endpoints, "\0", dues, "\0", self.bodies).cast(pa.large_binary())
-        contents = texts.to_pylist()
-        for n, given in enumerate(self.attributes.to_pylist()):
-            if given:
-                fields = chain.from_iterable(sorted(dict(given).items()))
-                contents[n] = b"\0".join((contents[n], *map(str.encode, fields)))
-        ids = self.ids.cast(pa.large_binary()).to_pylist()
-        return list(map(number, ids)), list(map(number, contents))
+def marks_of(plain: pa.RecordBatch, since_ms: int) -> tuple[list[int], list[int]]:
+    """Ids and contents, as `Rows.mark` makes them of messages."""
+    dues = pc.subtract(plain["dues"], since_ms).cast(pa.large_string())
+    texts = _joined(plain["endpoints"], "\0", dues, "\0", plain["bodies"])
+    contents = texts.cast(pa.large_binary()).to_pylist()
+    for n, given in enumerate(plain["attributes"].to_pylist()):
+        if given:
+            fields = chain.from_iterable(sorted(dict(given).items()))
+            contents[n] = b"\0".join((contents[n], *map(str.encode, fields)))
+    ids = plain["ids"].cast(pa.large_binary()).to_pylist()
+    return list(map(number, ids)), list(map(number, contents))
 
 
 def _dues(rows: Rows, batch: pa.RecordBatch) -> pa.Int64Array:
@@ -204,8 +187,9 @@ def _dues(rows: Rows, batch: pa.RecordBatch) -> pa.Int64Array:
     return pc.divide(pc.add(later, 999), 1000)
 
 
-def plain_rows(rows: Rows, batch: pa.RecordBatch) -> Plain | None:
-    """The `resolved` rows of a batch that are plain and due so late that they are staged; None for none."""
+def plain_rows(rows: Rows, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+    """Of the `resolved` rows of a batch those that are plain and due so late that they are staged; None for
+    none. Headers are as JSON has them within quotes, no headers empty; sizes not less than SQS counts."""
     dues, most_seconds = _dues(rows, batch), rows.options.max_delay_seconds
     before_ms = rows.run.began_ms + (most_seconds - _CLOCKS_APART_SECONDS) * 1000
     far = pc.and_(pc.greater(dues, rows.run.after_ms), pc.less(dues, before_ms))
@@ -230,8 +214,10 @@ def plain_rows(rows: Rows, batch: pa.RecordBatch) -> Plain | None:
     fits = pc.and_(fits, pc.invert(pc.match_substring_regex(bodies, _FORBIDDEN)))
     fits = pc.and_(fits, pc.match_substring_regex(ids, _ID))
     fits = pc.and_(fits, pc.is_valid(endpoints))
-    written = ids, dues.take(positions), bodies, part.column("attributes"), headers, endpoints, size
-    return Plain(positions, *written).where(pc.fill_null(fits, False))
+    names = ["positions", "ids", "dues", "bodies", "attributes", "headers", "endpoints", "sizes"]
+    columns = positions, ids, dues.take(positions), bodies, part.column("attributes"), headers
+    plain = pa.RecordBatch.from_arrays([*columns, endpoints, size], names=names)
+    return plain.filter(pc.fill_null(fits, False))
 
 
 def _texts(column: Any) -> Any:

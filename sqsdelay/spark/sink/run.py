@@ -212,7 +212,7 @@ class Counts:
     """Rows sent, per route, and rows that could not be, per kind of error with one example.
 
     ``repeated``: rows whose id an earlier row had. ``already_sent``: rows that receipts of an earlier
-    run show as sent. ``throttled``: calls that SQS refused for their rate. ``retried``: rows that were
+    run show as sent. ``throttled``: calls that SQS or S3 refused for their rate. ``retried``: rows that were
     not taken and sent again. Of a plan: ``costs`` of each way, infinite where some messages are too large
     for it, and how many are ``relayed``.
     """

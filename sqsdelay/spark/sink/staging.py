@@ -33,7 +33,7 @@ from sqsdelay.sending.router import SenderSettings
 from sqsdelay.sending.sender import QueueSender
 from sqsdelay.sending.sizes import SizeLimits
 from sqsdelay.spark.sink.receipts import Before, Mark, ReceiptsWriter, noted
-from sqsdelay.spark.sink.rows import Plain, Rows, plain_rows
+from sqsdelay.spark.sink.rows import Rows, lines_of, marks_of, plain_rows
 from sqsdelay.spark.sink.run import Counts, Run, Staged, insist
 from sqsdelay.spark.sink.stored_job import Job
 from sqsdelay.stores.s3 import layout
@@ -216,20 +216,20 @@ class Bulk:
         if not self._quick or (plain := plain_rows(self.rows, chunk)) is None:
             return list(every)
         done = list[int]()
-        for name in pc.unique(plain.endpoints).to_pylist():
-            here = plain.where(pc.equal(plain.endpoints, name))
-            endpoint = self._plain_endpoint(name)
-            if endpoint is not None and len(here.positions):
-                done += self._stage(name, endpoint, here, seen, counts)
+        for name in pc.unique(plain["endpoints"]).to_pylist():
+            here = plain.filter(pc.equal(plain["endpoints"], name))
+            done += self._stage(name, here, seen, counts)
         return sorted(set(every).difference(done))
 
     def _stage(
-        self, name: str, endpoint: Endpoint, plain: Plain, seen: dict[int, int], counts: Counts
+        self, name: str, plain: pa.RecordBatch, seen: dict[int, int], counts: Counts
     ) -> list[int]:
         """Stage rows to one endpoint, by its name in them; the positions of those that are done with."""
-        limit = self._limits.of(endpoint.queue, size=pc.max(plain.sizes).as_py())
-        plain = plain.where(pc.less_equal(plain.sizes, limit))
-        ids, contents = plain.marks(self.rows.since_ms)
+        if (endpoint := self._plain_endpoint(name)) is None or not plain.num_rows:
+            return []
+        limit = self._limits.of(endpoint.queue, size=pc.max(plain["sizes"]).as_py())
+        plain = plain.filter(pc.less_equal(plain["sizes"], limit))
+        ids, contents = marks_of(plain, self.rows.since_ms)
         sent = self.before.contents(ids)
         # What repeats an id, or is another than was sent, is looked at one by one.
         done = [
@@ -241,18 +241,18 @@ class Bulk:
         counts.already_sent += len(done) - len(new)
         if new:
             some = pa.array(new, pa.int64())
-            lines = plain.lines(endpoint.address).take(some)
-            self.objects.add(self.place(endpoint.name).wheel, plain.dues.take(some), lines)
+            lines = lines_of(plain, endpoint.address).take(some)
+            self.objects.add(self.place(endpoint.name).wheel, plain["dues"].take(some), lines)
             self.note([ids[n] for n in new], [contents[n] for n in new])
             counts.routes[str(Route.STORE)] += len(new)
         if self.receipts is not None:
-            texts, dues = plain.ids.to_pylist(), plain.dues.to_pylist()
+            texts, dues = plain["ids"].to_pylist(), plain["dues"].to_pylist()
             for n in done:
                 if self.before.sent.content(ids[n]) is None:
                     mark = Mark(ids[n], contents[n])
                     self.receipts.add(name, texts[n], utc(dues[n]), str(Route.STORE), mark)
             self.receipts.flush()
-        positions: list[int] = plain.positions.to_pylist()
+        positions: list[int] = plain["positions"].to_pylist()
         return [positions[n] for n in done]
 
     def close(self) -> Staged | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import json
 import math
 import mmap
 import os
@@ -42,6 +43,7 @@ from sqsdelay.sqs.client import default_client
 from sqsdelay.sqs.curl import request_by_curl
 from sqsdelay.sqs.queues import SqsQueues
 from sqsdelay.stores import open_store
+from sqsdelay.stores.s3.bucket import ObjectBucket
 
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
@@ -120,10 +122,9 @@ and boto3's objects time and again is a twentieth of the work of a row. Once in 
 _FIRST_RATE: Final = 60.0
 _GROWTH: Final = 0.05
 _GROWTH_A_SECOND: Final = 8.0
-"""Of the rate until a call is refused: what SQS does not hold up loses half a second, once."""
+"""Of the rate until a call is refused: what nobody holds up loses half a second, once."""
 
-_FIRST_CUT: Final = 0.7
-_CUT: Final = 0.9
+_CUT: Final = 0.8
 _STEP: Final = 0.02
 _PATIENT_CALLS: Final = 40
 _CUT_SECONDS: Final = 0.1
@@ -132,72 +133,79 @@ _CUT_SECONDS: Final = 0.1
 _LEAST_RATE: Final = 0.2
 _MOST_RATE: Final = 1e6
 _STALE_SECONDS: Final = 600.0
-_THROTTLING: Final = ("RequestThrottled", "ThrottlingException", "Throttling", "KmsThrottled")
-"""Source: SendMessageBatch API reference, Errors; Common Errors."""
 
-_STATE: Final = 5
-_RATE, _LAST, _RECENT, _SINCE_CUT, _CUT_AGAIN_AT = range(_STATE)
-"""Numbers in the file: calls a second; when the last call is made; calls of about the last second; calls
-since the last cut, one more, 0 before the first; when the next cut may be."""
+_STATE: Final = 4
+_RATE, _LAST, _RECENT, _CUT_AT = range(_STATE)
+"""Numbers in the file: calls a second; when the last call is made; calls of about the last second; when the
+rate was cut, 0 before the first time."""
 
-_QUEUES: Final = 64  # That have numbers of their own: of more, some share them.
+_PLACES: Final = 64  # That have numbers of their own: of more, some share them.
 
 
 class CallPace:
-    """Calls a second on each queue, of the processes of one executor, which share a file and take turns.
-    Thread-safe. SQS limits each queue by itself: one that is slow does not hold up the others.
+    """Calls a second of one action on each queue and bucket, of the processes of one executor, which share a
+    file and take turns. Thread-safe. SQS and S3 limit each by itself: a slow one does not hold up the others.
 
-    None of them knows the quota, nor what others use of it. A refused call cuts the rate by a tenth, once for
-    all calls that were on their way. Then each call raises it, the more the longer none was refused, for then
-    others have ended.
+    None of them knows the quota, nor what others use of it. A refused call cuts the rate by a fifth, once for
+    all calls that were on their way; who waits for his turn then waits for a later one. Then each call raises
+    it, the more the longer none was refused, for then others have ended.
     """
 
-    def __init__(
-        self,
-        file: str | None = None,
-        *,
-        clock: Clock | None = None,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    sleep: Callable[[float], None] = staticmethod(time.sleep)
+    """Seconds; another one in virtual time."""
+
+    def __init__(self, file: str | None = None, *, clock: Clock | None = None) -> None:
         self.refusals = 0
         self._clock = clock or SystemClock()
-        self._sleep = sleep
-        self._turns = [threading.Lock() for _ in range(_QUEUES)]
+        self._turns = [threading.Lock() for _ in range(_PLACES)]
         self._on = threading.local()
         self._state = threading.Lock()
         self._file = -1 if file is None else os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
         if file is not None:
             # What cannot be locked, or is full, is to be found out here.
             fcntl.flock(self._file, fcntl.LOCK_EX)
-            if os.fstat(self._file).st_size < 8 * _STATE * _QUEUES:
-                os.write(self._file, bytes(8 * _STATE * _QUEUES))
+            if os.fstat(self._file).st_size < 8 * _STATE * _PLACES:
+                os.write(self._file, bytes(8 * _STATE * _PLACES))
             fcntl.flock(self._file, fcntl.LOCK_UN)
-        self._shared = memoryview(mmap.mmap(self._file, 8 * _STATE * _QUEUES)).cast("d")
+        self._shared = memoryview(mmap.mmap(self._file, 8 * _STATE * _PLACES)).cast("d")
 
-    def about(self, *, params: Mapping[str, Any], **_: Any) -> None:
-        """This thread's next calls are on that queue: botocore's event before each call."""
-        self._on.queue = crc32(str(params.get("QueueUrl")).encode()) % _QUEUES
+    def keep(self, client: Any) -> None:
+        """Let a client's calls keep it."""
+        client.meta.events.register("provide-client-params", self.about)
+        client.meta.events.register("before-send", self.wait)
+        client.meta.events.register("needs-retry", self.answered)
+
+    def about(self, *, params: Mapping[str, Any], event_name: str, **_: Any) -> None:
+        """This thread's next calls are of that action, on that queue or bucket: botocore's event before each
+        call."""
+        on = f"{event_name} {params.get('QueueUrl', params.get('Bucket'))}"
+        self._on.place = crc32(on.encode()) % _PLACES
 
     def wait(self, **_: Any) -> None:
         """Return when a call may be made: botocore's event before each attempt on one."""
-        # One waits and the others queue up: a cut holds them up, too.
-        with self._turns[self._queue()]:
-            now = self._clock.monotonic()
-            if (pause := self.turn(now) - now) > 0:
-                self._sleep(pause)
+        # One waits and the others queue up.
+        with self._turns[self._place()]:
+            cut_at = -1.0
+            while cut_at != (cut_at := self.cut_at()):
+                now = self._clock.monotonic()
+                if (pause := self.turn(now) - now) > 0:
+                    self.sleep(pause)
+
+    def cut_at(self) -> float:
+        """When the rate was cut, by the monotonic clock. Turns that were given before then count no more."""
+        return self._shared[self._place() * _STATE + _CUT_AT]
 
     def turn(self, now: float) -> float:
-        """When the next call may be made, by the monotonic clock: it will be."""
-        with self._locked() as state:
+        """When the next call may be made, by the monotonic clock, unless the rate is cut until then."""
+        with self._locked(now) as state:
             rate = state[_RATE] or _FIRST_RATE
-            last = state[_LAST] if state[_LAST] < now + _STALE_SECONDS else 0.0
-            at = max(now, last + 1 / rate)
-            state[_RECENT] = state[_RECENT] * math.exp(last - at) + 1
-            if state[_SINCE_CUT]:
-                rate += _STEP / rate * (1 + (state[_SINCE_CUT] / _PATIENT_CALLS) ** 2)
-                state[_SINCE_CUT] += 1
+            at = max(now, state[_LAST] + 1 / rate)
+            state[_RECENT] = state[_RECENT] * math.exp(state[_LAST] - at) + 1
+            if state[_CUT_AT]:
+                calls = (at - state[_CUT_AT]) * rate
+                rate += _STEP / rate * (1 + (calls / _PATIENT_CALLS) ** 2)
             else:
-                rate *= 1 + min(_GROWTH, _GROWTH_A_SECOND * (at - last))
+                rate *= 1 + min(_GROWTH, _GROWTH_A_SECOND * (at - state[_LAST]))
             state[_RATE], state[_LAST] = min(rate, _MOST_RATE), at
             return at
 
@@ -207,34 +215,38 @@ class CallPace:
             self.refused(response[1].get("Error", {}).get("Code", ""))
 
     def refused(self, code: str) -> None:
-        """A call was refused, with this error code."""
-        if code not in _THROTTLING:
+        """A call was refused, with this error code. Source: SendMessageBatch API reference, Errors; Common
+        Errors; S3 API reference, Error responses."""
+        if "Throttl" not in code and code != "SlowDown":
             return
         now = self._clock.monotonic()
-        with self._locked() as state:
+        with self._locked(now) as state:
             self.refusals += 1
-            if now < state[_CUT_AGAIN_AT] < now + _STALE_SECONDS:
+            rate, recent, ahead = state[_RATE] or _FIRST_RATE, state[_RECENT], state[_LAST] - now
+            if state[_CUT_AT] and now < state[_CUT_AT] + _CUT_SECONDS + 1 / rate:
                 return
-            rate = state[_RATE] or _FIRST_RATE
-            recent = state[_RECENT] * math.exp(min(0.0, state[_LAST] - now))
-            if not state[_SINCE_CUT]:
-                rate = min(rate, recent) * _FIRST_CUT
+            if ahead > 0:  # Turns that are given and not taken count no more.
+                recent = max(1.0, rate + (recent - rate) * math.exp(min(1.0, ahead)))
+                state[_LAST], state[_RECENT] = now, recent
             else:
-                rate = (max(recent, rate / 2) if rate > 2 * recent else rate) * _CUT
-            state[_RATE], state[_SINCE_CUT] = max(_LEAST_RATE, rate), 1
-            state[_CUT_AGAIN_AT] = now + _CUT_SECONDS + 1 / state[_RATE]
+                recent *= math.exp(ahead)
+            most = max(2 * recent, rate / 2) if state[_CUT_AT] else recent
+            state[_RATE], state[_CUT_AT] = max(_LEAST_RATE, min(rate, most) * _CUT), now
 
-    def _queue(self) -> int:
-        return int(getattr(self._on, "queue", 0))
+    def _place(self) -> int:
+        return int(getattr(self._on, "place", 0))
 
     @contextmanager
-    def _locked(self) -> Iterator[memoryview[float]]:
+    def _locked(self, now: float) -> Iterator[memoryview[float]]:
         with self._state:
             if self._file >= 0:
                 fcntl.flock(self._file, fcntl.LOCK_EX)
             try:
-                at = self._queue() * _STATE
-                yield self._shared[at : at + _STATE]
+                at = self._place() * _STATE
+                state = self._shared[at : at + _STATE]
+                if state[_LAST] > now + _STALE_SECONDS:  # A clock's before the last start.
+                    state[_RATE] = state[_LAST] = state[_RECENT] = state[_CUT_AT] = 0.0
+                yield state
             finally:
                 if self._file >= 0:
                     fcntl.flock(self._file, fcntl.LOCK_UN)
@@ -284,16 +296,30 @@ def task_of(rows: Rows, attempt: Attempt) -> Task:
     return task
 
 
-_bucket = lru_cache(maxsize=1)(bucket_of)
+@lru_cache(maxsize=1)
+def _bucket(url: str) -> ObjectBucket:
+    bucket = bucket_of(url)
+    pace().keep(bucket.client)
+    return bucket
+
+
+def _set_aside(*, params: Any, context: dict[str, Any], **_: Any) -> dict[str, Any]:
+    context["set aside"] = params
+    return params | {"Entries": []}
+
+
+def _written(*, params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+    params["body"] = json.dumps(context.pop("set aside")).encode()
 
 
 @lru_cache(maxsize=1)
 def _client(options: Options) -> SQSClient:
     client = sender_client(options)
-    client.meta.events.register("provide-client-params.sqs", pace().about)
-    client.meta.events.register("before-send.sqs", pace().wait)
-    client.meta.events.register("needs-retry.sqs", pace().answered)
-    request_by_curl(client, before=pace().wait, refused=pace().refused)
+    pace().keep(client)
+    # botocore looks up the type of each value, which takes three times as long. Rows are of text alone.
+    client.meta.events.register("provide-client-params.sqs.SendMessageBatch", _set_aside)
+    client.meta.events.register("before-call.sqs.SendMessageBatch", _written)
+    request_by_curl(client, pace())
     return client
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from unittest.mock import patch
 from urllib.parse import unquote
 
 import pytest
@@ -17,6 +18,7 @@ from sqsdelay.rabbitmq import (
     teardown,
     transfer,
 )
+from sqsdelay.rabbitmq.connection import Session
 from sqsdelay.rabbitmq.management import Management
 from tests.acceptance.rabbitmq.broker import Broker
 from tests.patience import wait_for
@@ -95,6 +97,20 @@ def test_what_is_handed_over_is_counted_or_its_loss_is_a_decision(broker: Broker
     assert count == MANY
     assert "messages_dlx" in reason
     assert commanded("teardown", "--force", management=False) == (0, "deleted stuck\n")
+
+
+def test_what_a_slow_queue_does_not_count_is_not_deleted(broker: Broker) -> None:
+    """Over AMQP the broker says 0 of a quorum queue that does not answer it within a quarter of a second."""
+    broker.ready("orders", prefix="stuck")
+    with RabbitMqSender(broker.url, prefix="stuck") as sender:
+        sender.send("orders", "later", delay=10_000)
+    slow = patch.object(Session, "count", return_value=0)
+    with (
+        slow,
+        pytest.raises(ConfigurationError, match=r"^1 messages in .* or wait, and would be lost"),
+    ):
+        teardown(broker.url, STUCK, management_url=broker.management_url)
+    assert broker.count("stuck.delay-level-13") == 1
 
 
 def test_an_empty_infrastructure_is_deleted(broker: Broker) -> None:
