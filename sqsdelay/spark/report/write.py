@@ -2,7 +2,7 @@
 tables.
 
 Tables are written beside those of the report before, whose page and pointer are replaced when all else is
-there: no folder is renamed, which stores of objects cannot do. A report that fails leaves the other as it was.
+there: no folder is renamed, which stores of objects cannot do. One that fails leaves the other as it was.
 """
 
 from __future__ import annotations
