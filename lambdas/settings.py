@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -61,16 +61,21 @@ def relay_settings(store: ParkingPlace | None, **more: Any) -> RelaySettings:
 @dataclass(slots=True)
 class Until:
     """When an invocation's calls have to have ended, by the monotonic clock in seconds; set anew by each.
-    ``kept_back`` is for what follows; ``for_a_send`` what a send needs, so that its outcome is known."""
+    ``kept_back`` is for what follows, until it ``ends``; ``for_a_send`` what a send needs, so that its
+    outcome is known."""
 
     kept_back: float = 1
     at: float = math.inf
     for_a_send: float = 0
+    ends: float = math.inf
 
     def begin(self, context: Any) -> None:
         """An invocation begins: Lambda's context says how long it may take."""
         left = context.get_remaining_time_in_millis() / 1000
-        left -= min(self.kept_back, left / 3)
+        kept = min(self.kept_back, left / 3)
+        # Half of it is for botocore, which may pause for 2 s before it asks whether there is time.
+        self.ends = time.monotonic() + left - kept / 2
+        left -= kept
         self.at, self.for_a_send = time.monotonic() + left, min(limits.SHORT_CALL_SECONDS, left / 2)
 
     def seconds_left(self) -> float:
@@ -80,19 +85,30 @@ class Until:
         return self.seconds_left() > self.for_a_send
 
 
-def sqs_client(*, connections: int, until: Until) -> SQSClient:
-    """A client whose requests end with the invocation, without its trace header, which botocore adds: SQS
-    would give it, and Lambda's recursion count (Lineage) in it, to messages without one of their own."""
+def end_in_time(client: Any, left: Callable[[str], float]) -> None:
+    """Let no request of a client, if there is one, begin or last when no seconds are ``left`` for it, which
+    is told its operation. It goes without the invocation's trace header, which botocore adds: SQS would give
+    it, and Lambda's recursion count (Lineage) in it, to messages without one of their own."""
 
     def prepare(request: AWSRequest, operation_name: str, **_: object) -> None:
-        least = until.for_a_send if operation_name.startswith("SendMessage") else 0
-        if until.seconds_left() <= least:
+        if left(operation_name) <= 0:
             raise OutOfTime()
         del request.headers["X-Amzn-Trace-Id"]
 
+    if client is not None:
+        client.meta.events.register("request-created", prepare)
+        limit_whole_answers(client, lambda: left(""))
+
+
+def sqs_client(*, connections: int, until: Until) -> SQSClient:
+    """A client whose requests end with the invocation; a send begins only if its outcome will be known."""
+
+    def left(operation: str) -> float:
+        kept = until.for_a_send if operation.startswith("SendMessage") else 0
+        return until.seconds_left() - kept
+
     client = default_client(connections=connections, attempts=limits.SHORT_CALL_ATTEMPTS)
-    client.meta.events.register("request-created.sqs", prepare)
-    limit_whole_answers(client, until.seconds_left)
+    end_in_time(client, left)
     return client
 
 

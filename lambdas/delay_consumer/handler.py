@@ -59,6 +59,9 @@ def function() -> Function:
     queues = SqsQueues(settings.sqs_client(connections=1, until=until))
     url = os.environ.get(function_names.STORE_VARIABLE)
     store = open_place(url, endpoint=endpoint.name) if url else None
+    # A send needs the rest: what the store does not take in time hops on, or comes back.
+    client = getattr(store, "client", None)
+    settings.end_in_time(client, lambda _: until.seconds_left() - until.for_a_send)
     relaying = settings.relay_settings(
         store,
         # Whatever the queue's delay is, it is the hop; refusing would cost a visibility timeout.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -70,6 +71,9 @@ def function() -> Function:
     endpoint = Endpoint.parse(os.environ[function_names.ENDPOINT_VARIABLE])
     store = open_place(os.environ[function_names.STORE_VARIABLE], endpoint=endpoint.name)
     until = settings.Until(kept_back=KEPT_BACK_SECONDS)
+    # To the end: what is sent is to be removed, too, and what was is not to be forgotten.
+    client = getattr(store, "client", None)
+    settings.end_in_time(client, lambda _: until.ends - time.monotonic())
     if hasattr(store, "seconds_left"):
         # S3's: a turn of the wheel that Lambda cuts off is given up by the next.
         store.seconds_left = until.seconds_left

@@ -278,9 +278,8 @@ def report(
         + (f"last seen in the {row['last_seen']}" if row["last_seen"] else "never seen")
         for row in found["last_seen"]
     ]
-    table = figures(["", ""], _rows(found))
     page = f"{folder.rstrip('/')}/report.html"
-    show(found, table, *last_seen, page, as_json=as_json)
+    show(found, figures(["", ""], _rows(found)), *last_seen, page, as_json=as_json)
 
 
 def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:

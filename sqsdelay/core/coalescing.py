@@ -62,12 +62,11 @@ class Line(Generic[T]):
 class Coalescer(Generic[T]):
     """Groups items of the same key, each group as large as one request takes.
 
-    A group leaves when it is full or its first item has lingered, and a lane is free. Until then it
-    takes more items: the busier the lanes, the fuller the groups. Of those that may leave, the one
-    that has waited longest goes first. The last free lane is kept for a key that has nothing
-    in flight, so that a queue that does not answer does not hold up the others. ``linger_seconds``: how long
-    an item waits for others; 0 lets each leave by itself. ``lanes``: groups in flight. ``within``:
-    for how many seconds an item may wait at all."""
+    A group leaves when it is full or its first item has lingered, and a lane is free. Until then it takes
+    more: the busier the lanes, the fuller the groups. Of those that may leave, the one that has waited
+    longest goes first. The last free lane is kept for a key that has nothing in flight, so that a queue that
+    does not answer holds up no other. ``linger_seconds``: how long an item waits for others; 0 lets each
+    leave by itself. ``lanes``: groups in flight. ``within``: for how many seconds an item may wait at all."""
 
     def __init__(self, *, linger_seconds: float, lanes: int, within: float = math.inf) -> None:
         self._linger, self._lanes, self._within = linger_seconds, lanes, within
@@ -121,11 +120,9 @@ class Coalescer(Generic[T]):
         lines = self._lines.values() if key is None else filter(None, [self._lines.get(key)])
         due = [line for line in lines if self._leaves_at(line) <= now]
         group, size = list[Waiting[T]](), 0
-        if not due:
-            return group
-        line = min(due, key=Line.since)
-        for waiting in line.waiting:
-            if group and (len(group) == line.most or size + waiting.size > MAX_BATCH_BYTES):
+        first = min(due, key=Line.since, default=None)
+        for waiting in () if first is None else first.waiting:
+            if group and (len(group) == waiting.line.most or size + waiting.size > MAX_BATCH_BYTES):
                 break
             group.append(waiting)
             size += waiting.size
@@ -217,9 +214,8 @@ class SharedCalls(Generic[T, R]):
     def call(
         self, key: Hashable, items: Sequence[T], *, sizes: Sequence[int], most: int
     ) -> list[R]:
-        """The items' own results, in order. For the arguments see `Coalescer.add`. Raises what ``work``
-        raised in this thread; Interrupted: another had its items, and failed or has no result in time;
-        NeverLeft."""
+        """The items' own results, in order; arguments as of `Coalescer.add`. Raises what ``work`` raised in
+        this thread; Interrupted: another had its items, and failed or has no result in time; NeverLeft."""
         now = self._clock.monotonic()
         thread = _Thread[R]([None] * len(items), len(items), now + self._within)
         waiting = list[Waiting[_OfThread[T, R]]]()

@@ -76,7 +76,11 @@ class _OneLoop(Generic[T, R]):
                 waiting.item[1].set_exception(NeverLeft())
         while group := self._coalescer.take(now):
             work = partial(self._work, group[0].line.key, [waiting.item[0] for waiting in group])
-            making = self.loop.run_in_executor(self.threads, work)
+            try:
+                making = self.loop.run_in_executor(self.threads, work)
+            except RuntimeError as error:  # No thread can be started.
+                making = self.loop.create_future()
+                making.set_exception(error)
             making.add_done_callback(partial(self._settle, group))
         if self._timer is not None:
             self._timer.cancel()
@@ -88,8 +92,7 @@ class _OneLoop(Generic[T, R]):
     ) -> None:
         self._coalescer.done(group)
         error = making.exception()
-        for position, waiting in enumerate(group):
-            _, result = waiting.item
+        for position, (_, result) in enumerate(waiting.item for waiting in group):
             if result.done():
                 continue  # Its task was cancelled meanwhile.
             if error is not None:

@@ -404,8 +404,7 @@ class CheckedMessage:
         object.__setattr__(self, "size", size_of(self.body, self.attributes))
 
     def ids(self, due_ms: int, chance: int | None = None) -> tuple[str, str | None]:
-        """Its id and, of one for a FIFO queue, its deduplication id. What its sender did not give is made up,
-        anew at each call (`new_message_id`)."""
+        """Its id and, for a FIFO queue, its deduplication id. What its sender did not give is made up."""
         message_id = self.message_id or new_message_id(due_ms, chance)
         return message_id, (self.deduplication_id or message_id) if self.fifo else None
 

@@ -73,16 +73,9 @@ class _Way(NamedTuple):
 
 
 class ErrorQueue:
-    """What could not be delivered to an endpoint.
-
-    SQS shows a message only to a receiver. So both methods receive: receive counts grow, and
-    while they work nobody else sees the messages. What is not sent on is visible again at the end,
-    or two minutes after the process has died.
-
-    Args:
-        queues: the queue service.
-        endpoint: whose error queue it is.
-    """
+    """What could not be delivered to an endpoint. SQS shows a message only to a receiver. So both methods
+    receive: receive counts grow, and while they work nobody else sees the messages. What is not sent on is
+    visible again at the end, or two minutes after the process has died."""
 
     def __init__(self, queues: Queues, endpoint: Endpoint) -> None:
         self._queues, self._endpoint = queues, endpoint
@@ -145,16 +138,9 @@ class ErrorQueue:
         *,
         where: Callable[[Rejection], bool] | None = None,
     ) -> Iterator[Discard]:
-        """Delete messages for good; there is no other copy.
-
-        Args:
-            message_ids: which; all when left out. Ends when each was found once.
-            where: of these, only those for which it is True.
-
-        Raises:
-            QueueMissing, QueueUnavailable: the error queue cannot be read; what was answered until
-                then has happened.
-        """
+        """Delete messages for good; there is no other copy. ``message_ids``: which; all when left out. Ends
+        when each was found once. ``where``: of these, only those for which it is True. Raises QueueMissing,
+        QueueUnavailable: the error queue cannot be read; what was answered until then has happened."""
         with _Held(self._queues, self._endpoint.error_queue) as held:
             for wanted in held.wanted(message_ids, where):
                 failures = held.delete([rejection.copy for rejection in wanted])

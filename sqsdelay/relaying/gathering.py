@@ -142,14 +142,10 @@ class Parker(Relay):
         self, *, more: Held, held: Held = always_held, crowded: Callable[[], object] | None = None
     ) -> Iterator[list[Outcome]]:
         """Settle round after round, until the queue hands out nothing more. No round's copies are kept.
-
-        Raises QueueMissing, QueueUnavailable: nothing more could be received.
-
-        Args:
-            more: whether there is time to receive more, and to settle it.
-            held: whether the caller has time for one more call. A round has time of its own besides.
-            crowded: called once if a round leaves more in the queue, to send for help.
-        """
+        ``more``: whether there is time to receive more, and to settle it. ``held``: whether the caller has
+        time for one more call; a round has time of its own besides. ``crowded``: called once if a round
+        leaves more in the queue, to send for help. Raises QueueMissing, QueueUnavailable: nothing more could
+        be received."""
         url = self._queues.url(self.source)
         emptied: bool | None = False
         while more() and not emptied:

@@ -77,21 +77,12 @@ class Relay:
     def process(
         self, copies: Sequence[ReceivedMessage], *, delete: bool = True, held: Held = always_held
     ) -> list[Outcome]:
-        """Move a received batch on and settle it.
-
-        Args:
-            copies: what one receive returned, from ``source``.
-            delete: False where the caller deletes settled copies itself (Lambda does).
-            held: asked before each send. On False, the copies not yet sent fail and are left alone:
-                another consumer may have received them.
-
-        Returns:
-            An outcome per copy, in order. No message, whatever it holds, makes this raise.
-
-        Raises:
-            QueueMissing, QueueUnavailable: the queue cannot be found; nothing was sent.
-            SchemaMismatch: the store is of another version; nothing was sent.
-        """
+        """Move a received batch on and settle it: an outcome per copy, in order. No message, whatever it
+        holds, makes this raise. ``copies``: what one receive returned, from ``source``. ``delete``: False
+        where the caller deletes settled copies itself (Lambda does). ``held``: asked before each send; on
+        False, the copies not yet sent fail and are left alone: another consumer may have received them.
+        Raises QueueMissing, QueueUnavailable: the queue cannot be found; SchemaMismatch: the store is of
+        another version. Nothing was sent then."""
         source_url = self._queues.url(self.source)
         incoming.learn(self._queues.broker_clock, copies)
         # Sent before, only the delete had failed: sending again would duplicate it.

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from urllib3.exceptions import HTTPError
 
 from sqsdelay.core.delay import Clock
 from sqsdelay.core.limits import ANSWER_SECONDS, CALL_ATTEMPTS, CONNECT_SECONDS
@@ -71,11 +72,12 @@ class Calls:
         """The service's answer. Raises StoreError: as `_refused` has it."""
         try:
             return call(**arguments)
-        except (ClientError, BotoCoreError) as error:
+        except (ClientError, BotoCoreError, HTTPError) as error:
+            # botocore lets urllib3's own through where the body of a refused read breaks off.
             response = error.response if isinstance(error, ClientError) else {}
             raise self._refused(error, response) from error
 
-    def _refused(self, error: ClientError | BotoCoreError, response: Any) -> StoreError:
+    def _refused(self, error: Exception, response: Any) -> StoreError:
         """botocore's error in the store's terms; the response is empty where there was none."""
         raise NotImplementedError
 

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 
 import pytest
@@ -22,7 +21,7 @@ from sqsdelay.ports.queues import Failure
 from sqsdelay.stores.postgres.postgres_store import PostgresStore
 from sqsdelay.testing import InMemoryOutbox
 from tests.acceptance.dispatcher_process import dispatching, message
-from tests.patience import PATIENCE_SECONDS, wait_for
+from tests.patience import wait_for
 from tests.services.postgres import PostgresServer, postgres_server
 
 BATCH = 50
@@ -116,7 +115,7 @@ def test_killed_between_a_send_and_its_removal(
 
 def test_killed_under_load(server: PostgresServer, capsys: pytest.CaptureFixture[str]) -> None:
     """Four dispatchers, four kills: none lost; at most the batch that each had in hand is repeated."""
-    outbox, stop, chance = Destination(seconds=0.02), threading.Event(), random.Random(1)
+    outbox, chance = Destination(seconds=0.02), random.Random(1)
     kills, dispatchers = 4, 4
     with ExitStack() as stack:
         stores = [
@@ -124,11 +123,9 @@ def test_killed_under_load(server: PostgresServer, capsys: pytest.CaptureFixture
             for _ in range(dispatchers + 1)
         ]
         names = fill(stores[-1], 10_000)
-        with ThreadPoolExecutor(dispatchers) as pool:
-            running = [
-                pool.submit(Dispatcher(store, outbox, settings=SETTINGS).run, stop)
-                for store in stores[:dispatchers]
-            ]
+        with dispatching(
+            *(Dispatcher(store, outbox, settings=SETTINGS) for store in stores[:dispatchers])
+        ):
             wait_for(lambda: len(outbox.begun) == dispatchers)
             made = 0
             while made < kills and len(outbox.sent) < len(names):
@@ -137,9 +134,6 @@ def test_killed_under_load(server: PostgresServer, capsys: pytest.CaptureFixture
                 made += 1
                 server.start()
             wait_for(lambda: empty(stores[-1]))
-            stop.set()
-            for run in running:
-                run.result(PATIENCE_SECONDS)
     repeated = sum(count - 1 for count in Counter(outbox.sent).values())
     with capsys.disabled():
         print(  # noqa: T201

@@ -164,16 +164,9 @@ def test_four_dispatchers_share_the_work(postgres: str, table: str, store: Postg
     """SKIP LOCKED: each message is sent by one of them."""
     store.store([message(f"m{n}", -1) for n in range(2000)])
     outbox = InMemoryOutbox(SystemClock())
-    with ThreadPoolExecutor(4) as pool:
-        stop = threading.Event()
-        settings = DispatchSettings(batch_size=20)
-        runs = [
-            pool.submit(Dispatcher(store, outbox, settings=settings).run, stop) for _ in range(4)
-        ]
+    settings = DispatchSettings(batch_size=20)
+    with dispatching(*(Dispatcher(store, outbox, settings=settings) for _ in range(4))):
         wait_for(lambda: store.pending_count() == 0)
-        stop.set()
-        for run in runs:
-            run.result(timeout=PATIENCE_SECONDS)
     assert sorted(m.message_id for m in outbox.sent) == sorted(f"m{n}" for n in range(2000))
 
 

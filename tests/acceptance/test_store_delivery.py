@@ -23,7 +23,7 @@ from sqsdelay.stores.s3.layout import parse
 from sqsdelay.stores.sqlite.sqlite_store import SqliteStore
 from sqsdelay.testing import InMemoryOutbox
 from sqsdelay.testing.local_aws import LocalAws
-from tests.acceptance.dispatcher_process import message
+from tests.acceptance.dispatcher_process import dispatching, message
 from tests.messages import a_message
 from tests.patience import PATIENCE_SECONDS, wait_for
 
@@ -62,21 +62,13 @@ def test_thousands_through_all_levels(local_aws: LocalAws) -> None:
                 early.append(message.message_id)
 
         outbox.fail = note
-        stop = threading.Event()
         settings = DispatchSettings(release_ahead_seconds=0, batch_size=300, poll_seconds=0.5)
-        threads = [
-            threading.Thread(target=Dispatcher(each, outbox, settings=settings).run, args=(stop,))
-            for each in (store, other)
-        ]
-        for thread in threads:
-            thread.start()
+        both = (Dispatcher(each, outbox, settings=settings) for each in (store, other))
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while len(outbox.sent) < MESSAGES - CANCELLED and time.monotonic() < deadline:
-            time.sleep(0.5)
-            levels |= _levels(client, bucket)
-        stop.set()
-        for thread in threads:
-            thread.join()
+        with dispatching(*both):
+            while len(outbox.sent) < MESSAGES - CANCELLED and time.monotonic() < deadline:
+                time.sleep(0.5)
+                levels |= _levels(client, bucket)
         arrived = Counter(each.message_id for each in outbox.sent)
         assert arrived == Counter({m.message_id for m in sent} - set(cancelled))
         assert early == []

@@ -23,7 +23,7 @@ from lambdas.dispatcher import handler as module
 from sqsdelay.core.limits import ANSWER_SECONDS
 from sqsdelay.core.message import OutgoingMessage
 from sqsdelay.core.stored_message import StoredMessage
-from sqsdelay.errors import ConfigurationError, QueueUnavailable, StoreMissing
+from sqsdelay.errors import ConfigurationError, QueueUnavailable, StoreMissing, StoreUnavailable
 from sqsdelay.ledger.events import EventKind, from_json
 from sqsdelay.ports.queues import Failure
 from sqsdelay.stores import DynamoDbStore
@@ -330,6 +330,15 @@ def test_the_ledger_is_in_the_log_and_can_be_read_back(
         released, rejected = events[EventKind.RELEASED], events[EventKind.REJECTED]
         assert (released.timer_seconds, released.batch) == (600, 1)
         assert "nowhere does not exist" in (rejected.reason or "")
+
+
+def test_a_store_is_asked_nothing_when_the_runs_time_is_over(
+    sqs: Any, store: DynamoDbStore
+) -> None:
+    """Lambda would end it, and with it what it knows to have sent."""
+    with pytest.raises(StoreUnavailable, match="the function's"):
+        module.handler({}, Context(0))
+    assert module.handler({}, Context())["released"] == 0
 
 
 def test_an_s3_store_is_told_how_long_the_run_may_take(

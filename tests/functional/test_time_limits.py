@@ -23,7 +23,7 @@ import pytest
 from botocore.config import Config
 
 from lambdas.delay_consumer import handler as module
-from lambdas.settings import Until
+from lambdas.settings import Until, end_in_time
 from sqsdelay import DelayConsumer, DelaySender
 from sqsdelay.core.delay import SystemClock, check_positive, check_range
 from sqsdelay.core.endpoint import Endpoint, QueueRef
@@ -46,13 +46,14 @@ from sqsdelay.errors import (
     StoreUnavailable,
 )
 from sqsdelay.ledger.firehose import CALL_SECONDS, FirehoseLedger
+from sqsdelay.parking.parking import check
 from sqsdelay.ports.queues import Failure
 from sqsdelay.relaying.gathering import Intake
 from sqsdelay.s3 import Bucket
 from sqsdelay.sqs.client import KNOWN_BOTOCORE, limit_whole_answers
 from sqsdelay.sqs.cloudwatch import CloudWatchAges, short_client
 from sqsdelay.sqs.queues import SqsQueues
-from sqsdelay.stores import open_store
+from sqsdelay.stores import open_place, open_store
 from sqsdelay.testing import InMemoryLedger, InMemoryStore
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
@@ -152,11 +153,28 @@ def test_a_send_begins_nothing_that_may_end_too_late(
     assert 1 <= connections <= most
 
 
+ROLE = "arn:aws:iam::123456789012:role/r"
+
+
+@pytest.mark.parametrize("url", ["dynamodb://table", "s3://bucket", f"scheduler://g?role={ROLE}"])
+def test_a_stores_calls_end_with_the_function(black_hole: str, url: str) -> None:
+    """Left to themselves they go on for three attempts each, and Lambda ends what they were part of."""
+    store: Any = open_place(url, endpoint="orders")
+    requests = list[str]()
+    store.client.meta.events.register("before-send", lambda request, **_: requests.append(request))
+    end_in_time(store.client, lambda _: 0 if requests else SHORT)
+    with pytest.raises(
+        StoreUnavailable, match=r"time for this call \(deadline_seconds, or the func"
+    ):
+        check(store)
+    assert len(requests) == 1
+
+
 def test_a_roles_credentials_are_fetched_within_the_sessions_limits(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As docs/operations.md sets them: an STS that stalls does not take boto3's minutes."""
-    role = "[default]\nrole_arn=arn:aws:iam::123456789012:role/r\ncredential_source=Environment\n"
+    role = f"[default]\nrole_arn={ROLE}\ncredential_source=Environment\n"
     (tmp_path / "config").write_text(role)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     session = botocore.session.Session(profile="default")

@@ -9,9 +9,8 @@ import pkgutil
 import re
 import signal
 import sys
-import threading
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from runpy import run_path
 from types import ModuleType
@@ -25,6 +24,7 @@ from selenium.webdriver.support.wait import WebDriverWait
 import sqsdelay
 from tests.patience import PATIENCE_SECONDS, ended
 from tests.services.chromium import chromium
+from tests.services.network import serving
 from tests.services.processes import ROOT, running
 
 _LOADED = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"?([^\"\s>]+)|<link\b([^>]*)>")
@@ -67,9 +67,8 @@ def test_every_command_and_option_is_in_the_reference(site: Path) -> None:
 def test_the_search_finds_an_option_as_it_is_written(site: Path) -> None:
     """Dashes and all, which the search would take for "without this word"."""
     handler = partial(SimpleHTTPRequestHandler, directory=str(site))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, chromium() as browser:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        browser.get(f"http://127.0.0.1:{server.server_port}/index.html")
+    with serving(handler) as url, chromium() as browser:
+        browser.get(f"{url}/index.html")
         field = browser.find_element(By.CSS_SELECTOR, "input.md-search__input")
         browser.execute_script("arguments[0].focus()", field)
         field.send_keys("--park-after")
@@ -78,7 +77,6 @@ def test_the_search_finds_an_option_as_it_is_written(site: Path) -> None:
         WebDriverWait(browser, PATIENCE_SECONDS, 0.5, [WebDriverException]).until(
             lambda shown: any("park-after" in each.text for each in shown.find_elements(*found))
         )
-        server.shutdown()
 
 
 def test_nothing_is_loaded_from_the_network(site: Path) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
@@ -13,6 +12,7 @@ from xml.sax.saxutils import escape
 from botocore.exceptions import ClientError
 
 from tests.services.in_memory_s3 import InMemoryS3
+from tests.services.network import serving
 
 BUCKET = "parked"
 
@@ -133,13 +133,5 @@ def running_s3() -> Iterator[S3Server]:
         def log_message(self, *_: Any) -> None:
             return
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        http.daemon_threads = True
-        server.url = f"http://127.0.0.1:{http.server_address[1]}"
-        thread = threading.Thread(target=http.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            http.shutdown()
-            thread.join()
+    with serving(Handler) as server.url:
+        yield server

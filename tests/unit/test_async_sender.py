@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import wraps
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -276,6 +278,19 @@ async def test_who_gets_no_turn_in_time_is_told_and_not_sent(
         queues.let_go("orders")
         assert (await first).sqs_message_id
     assert queues.requests == [["first"]]
+
+
+@in_loop
+async def test_where_no_thread_can_be_started_each_task_is_told(
+    queues: GatedQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of them waits for ever, nor does closing."""
+    no_more = Mock(side_effect=RuntimeError("can't start new thread"))
+    monkeypatch.setattr(threading.Thread, "start", no_more)
+    async with sender(queues) as sends:
+        sending = [sends.send("orders", "x") for _ in range(20)]
+        told = await asyncio.gather(*sending, return_exceptions=True)
+    assert [str(error) for error in told] == ["can't start new thread"] * 20
 
 
 @in_loop

@@ -38,7 +38,7 @@ ADAPTERS: dict[str, set[str]] = {
     "s3": {"boto3", "botocore", "mypy_boto3_s3"},
     "ledger/firehose": {"boto3", "botocore"},
     "stores": set(),
-    "stores/shared": {"boto3", "botocore"},
+    "stores/shared": {"boto3", "botocore", "urllib3"},
     "stores/sqlite": set(),
     "stores/postgres": {"psycopg", "psycopg_pool"},
     "stores/s3": {"boto3", "botocore", "mypy_boto3_s3"},

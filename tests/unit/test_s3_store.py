@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gzip
+import threading
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
+import boto3
 import pytest
+from botocore.config import Config
 
 from sqsdelay.core.delay import utc
 from sqsdelay.core.message import new_message_id
@@ -85,6 +89,25 @@ def test_a_year_of_due_times_is_an_object_a_slot(
     assert 12 <= len(objects(s3)) <= 12 + 31
     firsts = [key.split("/")[-1].split("-")[0] for key in objects(s3)]
     assert firsts == sorted(firsts)
+
+
+def test_a_refusal_that_breaks_off_is_one_of_a_bucket_out_of_reach() -> None:
+    """A state that is not there is a 404 with a body; so is a job's record at its first run."""
+
+    class Broken(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(404)
+            self.send_header("Content-Length", "99")
+            self.end_headers()
+            self.wfile.write(b"<Error>")
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Broken) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{http.server_port}"
+        client = boto3.client("s3", endpoint_url=url, config=Config(proxies={}))
+        with pytest.raises(StoreUnavailable, match="cannot be used now"):
+            ObjectBucket("parked", client, None).get("key")
+        http.shutdown()
 
 
 @pytest.mark.parametrize("left", [20, 0])

@@ -2,7 +2,7 @@
 tables.
 
 Tables are written beside those of the report before, whose page and pointer are replaced when all else is
-there: nothing is renamed, which stores of objects cannot do. A report that fails leaves the other as it was.
+there: no folder is renamed, which stores of objects cannot do. One that fails leaves the other as it was.
 """
 
 from __future__ import annotations
@@ -220,8 +220,9 @@ class _ByArrow:
         self._fs.create_dir(self._at(name))
 
     def write(self, name: str, content: bytes) -> None:
-        with self._fs.open_output_stream(self._at(name)) as stream:
+        with self._fs.open_output_stream(self._at(f"_{name}")) as stream:
             stream.write(content)
+        self._fs.move(self._at(f"_{name}"), self._at(name))  # What is cut off does not count.
 
     def delete(self, name: str) -> None:
         found = self._fs.get_file_info(self._at(name)).type

@@ -81,6 +81,7 @@ class DynamoDbStore(Waiting, Pages, DelayedMessageStore):
         self._table = LeasedTable(
             table, endpoint, client, clock, shards=shards, lease_seconds=lease_seconds
         )
+        self.client = self._table.client
         self._now_ms = (clock or SystemClock()).now_ms
         self._lookup = lookup
 

@@ -8,7 +8,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import tenacity
-from botocore.exceptions import BotoCoreError, ClientError
 
 from sqsdelay.core.delay import Clock
 from sqsdelay.errors import StoreError, StoreMissing, StoreUnavailable
@@ -200,7 +199,7 @@ class Table(Calls, Layout):
         self.clock.read(answer)
         return answer
 
-    def _refused(self, error: ClientError | BotoCoreError, response: Any) -> StoreError:
+    def _refused(self, error: Exception, response: Any) -> StoreError:
         # Of a transaction, each action has a reason of its own.
         reasons = [reason.get("Code") for reason in response.get("CancellationReasons", ())]
         codes = {response.get("Error", {}).get("Code"), *reasons}

@@ -12,8 +12,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from botocore.exceptions import BotoCoreError, ClientError
-
 from sqsdelay.core.delay import Clock
 from sqsdelay.core.limits import ANSWER_SECONDS
 from sqsdelay.errors import StoreError, StoreMissing, StoreUnavailable
@@ -64,7 +62,7 @@ class ObjectBucket(Calls):
         self.clock.read(answer)
         return answer
 
-    def _refused(self, error: ClientError | BotoCoreError, response: Any) -> StoreError:
+    def _refused(self, error: Exception, response: Any) -> StoreError:
         code = str(response.get("Error", {}).get("Code", ""))
         if code in _CHANGED:
             return Changed(str(error))

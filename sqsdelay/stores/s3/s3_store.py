@@ -95,6 +95,7 @@ class S3Store(Changes, Pages, DelayedMessageStore):
         super().__init__()
         hierarchy = layout.Hierarchy(slots)
         self._bucket = ObjectBucket(bucket, client, clock)
+        self.client = self._bucket.client
         self._wheel = Wheel(self._bucket, endpoint, prefix=prefix, hierarchy=hierarchy)
         self._lease_ms = round(shared.checked_lease(lease_seconds) * 1000)
         self._turner = Turner(self._wheel, lease_ms=self._lease_ms)

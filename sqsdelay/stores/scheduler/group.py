@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
 from sqsdelay import errors
 from sqsdelay.core.delay import BrokerClock, Clock, SystemClock
@@ -218,7 +218,7 @@ class Group(Calls):
             self.clock.observe(told_ms, asked_at=asked_at)
         return answer
 
-    def _refused(self, error: ClientError | BotoCoreError, response: Any) -> errors.StoreError:
+    def _refused(self, error: Exception, response: Any) -> errors.StoreError:
         code = response.get("Error", {}).get("Code", "")
         if isinstance(error, ClientError) and (error.operation_name, code) in _MEANS_NO:
             return _No(str(error))

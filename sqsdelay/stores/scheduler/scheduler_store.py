@@ -79,7 +79,7 @@ class SchedulerStore(Pages, ParkingPlace):
         self._endpoint = Endpoint.parse(endpoint)
         of = self._endpoint
         self._group = Group(group, role_arn=role_arn, endpoint=of, client=client, clock=clock)
-        self._queue_url = self._group.queue_url
+        self._queue_url, self.client = self._group.queue_url, self._group.client
         # A message has its second name where one of its id was cancelled a moment ago.
         self._names, self._second_names, self._second_used, self._amendments = (
             schedule_input.prefix_of(self._queue_url, kind) for kind in "mnsa"

@@ -4,6 +4,7 @@ Spark's server has another. The server's part, the tables, is done by the test."
 from __future__ import annotations
 
 import json
+import resource
 import uuid
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,20 @@ def test_in_s3_something_else_is_left_alone(bucket: Bucket) -> None:
         with pytest.raises(ConfigurationError, match=told):
             NewReport(REMOTE, f"s3://{bucket.name}/{name}")
     assert bucket.keys() == ["thesis/1.txt"]
+
+
+def test_a_pointer_that_is_cut_off_does_not_count(tmp_path: Path) -> None:
+    """A disk that is full, or a process that is killed, leaves the report before readable."""
+    files = _ByArrow(str(tmp_path))
+    files.write(MARK, b"old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            files.write(MARK, b"n" * 2000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (tmp_path / MARK).read_bytes() == b"old"
 
 
 def test_a_disk_that_the_server_does_not_share(tmp_path: Path) -> None:
