@@ -29,7 +29,6 @@ _REPEATED: Final = (
     ": run again, it sends all rows again, with the same message ids; with --receipts FOLDER it would "
     "send the rest"
 )
-_POLL_SECONDS: Final = 0.2
 _PATIENCE_SECONDS: Final = 5.0
 """For tasks that were told to stop to note what they have sent; then Spark is told to end them."""
 Job = Annotated[str | None, Option(help="Job name; the same name gives the same message ids.")]
@@ -126,7 +125,7 @@ def _progress(spark: SparkSession, told: Status, *, sending: bool) -> Iterator[N
     tracker, ended = spark.sparkContext.statusTracker(), threading.Event()
 
     def watch() -> None:
-        while not ended.wait(_POLL_SECONDS):
+        while not ended.wait(0.2):
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
             if running := [stage for stage in stages if stage is not None]:
                 stage = running[-1]
@@ -145,8 +144,7 @@ def _progress(spark: SparkSession, told: Status, *, sending: bool) -> Iterator[N
 @contextmanager
 def _ended_by_ctrl_c(sends: Mapping[str, Any] | None) -> Iterator[Callable[[SparkSession], Any]]:
     """One line and an exit code; what is being sent ends where it is."""
-    pressed = threading.Event()
-    running: list[SparkSession] = []
+    pressed, running = threading.Event(), list[Any]()
 
     def cancel() -> None:
         for spark in running:
@@ -164,7 +162,9 @@ def _ended_by_ctrl_c(sends: Mapping[str, Any] | None) -> Iterator[Callable[[Spar
 
             Receipts(str(sends["receipts"]), str(sends["job"])).stop()
         elif running or again:  # A start that is broken off would leave Spark's Java behind.
-            cancel()
+            canceller = threading.Thread(target=cancel)  # This one may await an answer.
+            canceller.start()
+            canceller.join()
             raise KeyboardInterrupt
 
     @contextmanager

@@ -157,6 +157,21 @@ def test_ctrl_c_while_java_starts_ends_after_it() -> None:
     assert begun == ["java"]
 
 
+def test_ctrl_c_does_not_ask_java_where_an_answer_is_awaited() -> None:
+    """Python cannot read it within a handler: py4j would print tracebacks."""
+    asked, job = list[threading.Thread](), Mock()
+    job.sparkContext.cancelAllJobs = lambda: asked.append(threading.current_thread())
+
+    def stopped_job() -> None:
+        with _ended_by_ctrl_c(None) as interruptible, interruptible(job):
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(typer.Exit):
+        stopped_job()
+    assert len(asked) == 1
+    assert asked[0] is not threading.main_thread()
+
+
 def test_no_timer_outlives_a_job_that_ctrl_c_ends(tmp_path: Path) -> None:
     """Spark's session ends next, and a timer that asked it to cancel would print a traceback."""
     before, started = {*threading.enumerate()}, set[threading.Thread]()
