@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -29,8 +30,6 @@ _REPEATED: Final = (
     ": run again, it sends all rows again, with the same message ids; with --receipts FOLDER it would "
     "send the rest"
 )
-_PATIENCE_SECONDS: Final = 5.0
-"""For tasks that were told to stop to note what they have sent; then Spark is told to end them."""
 Job = Annotated[str | None, Option(help="Job name; the same name gives the same message ids.")]
 Key = Annotated[str | None, Option(help="Column to derive message ids from (with --job).")]
 EndpointOption = Annotated[str | None, Option(help="Queue of rows without an endpoint column.")]
@@ -150,7 +149,8 @@ def _ended_by_ctrl_c(sends: Mapping[str, Any] | None) -> Iterator[Callable[[Spar
         for spark in running:
             spark.sparkContext.cancelAllJobs()
 
-    patience = threading.Timer(_PATIENCE_SECONDS, cancel)
+    # Tasks that were told to stop note what they have sent; then Spark is told to end them.
+    patience = threading.Timer(5.0, cancel)
     patience.daemon = True
 
     def stop(*_: object) -> None:
@@ -165,6 +165,7 @@ def _ended_by_ctrl_c(sends: Mapping[str, Any] | None) -> Iterator[Callable[[Spar
             canceller = threading.Thread(target=cancel)  # This one may await an answer.
             canceller.start()
             canceller.join()
+            logging.disable()  # Or py4j tells where it was, in a traceback.
             raise KeyboardInterrupt
 
     @contextmanager
@@ -190,4 +191,5 @@ def _ended_by_ctrl_c(sends: Mapping[str, Any] | None) -> Iterator[Callable[[Spar
         tell(f"stopped{told}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
+        logging.disable(logging.NOTSET)
         signal.signal(signal.SIGINT, before)
