@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -29,9 +30,6 @@ _REPEATED: Final = (
     ": run again, it sends all rows again, with the same message ids; with --receipts FOLDER it would "
     "send the rest"
 )
-_POLL_SECONDS: Final = 0.2
-_PATIENCE_SECONDS: Final = 5.0
-"""For tasks that were told to stop to note what they have sent; then Spark is told to end them."""
 Job = Annotated[str | None, Option(help="Job name; the same name gives the same message ids.")]
 Key = Annotated[str | None, Option(help="Column to derive message ids from (with --job).")]
 EndpointOption = Annotated[str | None, Option(help="Queue of rows without an endpoint column.")]
@@ -126,7 +124,7 @@ def _progress(spark: SparkSession, told: Status, *, sending: bool) -> Iterator[N
     tracker, ended = spark.sparkContext.statusTracker(), threading.Event()
 
     def watch() -> None:
-        while not ended.wait(_POLL_SECONDS):
+        while not ended.wait(0.2):
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
             if running := [stage for stage in stages if stage is not None]:
                 stage = running[-1]
@@ -145,14 +143,14 @@ def _progress(spark: SparkSession, told: Status, *, sending: bool) -> Iterator[N
 @contextmanager
 def _ended_by_ctrl_c(sends: Mapping[str, Any] | None) -> Iterator[Callable[[SparkSession], Any]]:
     """One line and an exit code; what is being sent ends where it is."""
-    pressed = threading.Event()
-    running: list[SparkSession] = []
+    pressed, running = threading.Event(), list[Any]()
 
     def cancel() -> None:
         for spark in running:
             spark.sparkContext.cancelAllJobs()
 
-    patience = threading.Timer(_PATIENCE_SECONDS, cancel)
+    # Tasks that were told to stop note what they have sent; then Spark is told to end them.
+    patience = threading.Timer(5.0, cancel)
     patience.daemon = True
 
     def stop(*_: object) -> None:
@@ -164,7 +162,10 @@ def _ended_by_ctrl_c(sends: Mapping[str, Any] | None) -> Iterator[Callable[[Spar
 
             Receipts(str(sends["receipts"]), str(sends["job"])).stop()
         elif running or again:  # A start that is broken off would leave Spark's Java behind.
-            cancel()
+            canceller = threading.Thread(target=cancel)  # This one may await an answer.
+            canceller.start()
+            canceller.join()
+            logging.disable()  # Or py4j tells where it was, in a traceback.
             raise KeyboardInterrupt
 
     @contextmanager
@@ -190,4 +191,5 @@ def _ended_by_ctrl_c(sends: Mapping[str, Any] | None) -> Iterator[Callable[[Spar
         tell(f"stopped{told}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     finally:
+        logging.disable(logging.NOTSET)
         signal.signal(signal.SIGINT, before)

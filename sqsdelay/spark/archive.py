@@ -15,13 +15,12 @@ _PACKAGES: Final = (Path(__file__).parents[1], Path(tenacity.__file__).parent)
 def archive(path: str | Path) -> Path:
     """Write a zip file of sqsdelay and of tenacity, which few clusters have, and return its path. boto3 and
     pyarrow cannot be imported from a zip file: executors need them besides."""
-    target = Path(path)
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for package in _PACKAGES:
             for source in sorted(package.rglob("*")):
                 if source.is_file() and "__pycache__" not in source.parts:
                     file.write(source, source.relative_to(package.parent).as_posix())
-    return target
+    return Path(path)
 
 
 if __name__ == "__main__":

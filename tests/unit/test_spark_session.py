@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 import socket
@@ -155,6 +156,28 @@ def test_ctrl_c_while_java_starts_ends_after_it() -> None:
     with pytest.raises(typer.Exit):
         job()
     assert begun == ["java"]
+
+
+def test_ctrl_c_does_not_ask_java_where_an_answer_is_awaited(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Python cannot read it within a handler: py4j would print tracebacks."""
+    asked, job = list[threading.Thread](), Mock()
+    job.sparkContext.cancelAllJobs = lambda: asked.append(threading.current_thread())
+
+    def stopped_job() -> None:
+        with _ended_by_ctrl_c(None) as interruptible, interruptible(job):
+            try:
+                signal.raise_signal(signal.SIGINT)
+            finally:
+                logging.getLogger().error("KeyboardInterrupt while sending command.")
+
+    with pytest.raises(typer.Exit):
+        stopped_job()
+    assert caplog.messages == []
+    logging.getLogger().error("told again")
+    assert (caplog.messages, len(asked)) == (["told again"], 1)
+    assert asked[0] is not threading.main_thread()
 
 
 def test_no_timer_outlives_a_job_that_ctrl_c_ends(tmp_path: Path) -> None:

@@ -223,7 +223,6 @@ def waiting(messages: DataFrame, *, as_of_ms: int) -> DataFrame:
         for row in places.groupBy("began", "ended").count().collect():
             changes[row.began] += row["count"]
             changes[row.ended] -= row["count"]
-        last = -(-(as_of_ms - first_ms) // step)
-        counts = accumulate(changes[place] for place in range(last + 1))
+        counts = accumulate(changes[n] for n in range(-(-(as_of_ms - first_ms) // step) + 1))
         points = [(min(first_ms + n * step, as_of_ms), count) for n, count in enumerate(counts)]
     return messages.sparkSession.createDataFrame(points, "at_ms bigint, waiting bigint").coalesce(1)
