@@ -241,7 +241,7 @@ def teardown(
             _check_none(
                 sum(n for q in counts for name, n in q.items() if name.startswith("messages")),
                 f"in {of} are being handed over by the broker (messages_dlx), looked at, or wait,",
-                "bind their endpoints, make room in their queues and wait",
+                f"bind their endpoints, make room in their queues and wait, or {waits[1]}",
             )
             # What the first count could have missed on its way between two queues.
             _check_none(sum(ready(session, doomed).values()), *waits)
