@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
 from typing import Final, Generic, TypeVar
@@ -76,12 +76,15 @@ class _OneLoop(Generic[T, R]):
                 waiting.item[1].set_exception(NeverLeft())
         while group := self._coalescer.take(now):
             work = partial(self._work, group[0].line.key, [waiting.item[0] for waiting in group])
+            making = Future[Sequence[R]]()
             try:
-                making = self.loop.run_in_executor(self.threads, work)
-            except RuntimeError as error:  # No thread can be started.
-                making = self.loop.create_future()
-                making.set_exception(error)
-            making.add_done_callback(partial(self._settle, group))
+                self.threads.submit(_make, making, work)
+            except RuntimeError as error:
+                # No thread can be started; those that run would still make the call.
+                if making.cancel():
+                    making = Future()
+                    making.set_exception(error)
+            asyncio.wrap_future(making).add_done_callback(partial(self._settle, group))
         if self._timer is not None:
             self._timer.cancel()
         at = self._coalescer.next_at()
@@ -109,6 +112,15 @@ class _OneLoop(Generic[T, R]):
             self._idle.clear()
             await self._idle.wait()
         self.threads.shutdown(wait=False)
+
+
+def _make(making: Future[R], work: Callable[[], R]) -> None:
+    """A call, unless it was taken back."""
+    if making.set_running_or_notify_cancel():
+        try:
+            making.set_result(work())
+        except BaseException as error:
+            making.set_exception(error)
 
 
 class LoopCalls(Generic[T, R]):

@@ -154,13 +154,9 @@ def _known(headers: Any) -> dict[str, Any]:
 
 
 def to_store(message: Message, destination: str, *, now_ms: int) -> StoredMessage:
-    """A sender's message, checked now for what would keep it from being sent when it is due. Raises
-    InvalidDelay, InvalidMessage, InvalidEndpoint.
-
-    Args:
-        destination: the destination queue's name, URL or ARN.
-        now_ms: where a ``delay`` counts from, epoch milliseconds; also due when it has neither.
-    """
+    """A sender's message, checked now for what would keep it from being sent when it is due.
+    ``destination``: the queue's name, URL or ARN. ``now_ms``: where a ``delay`` counts from, epoch
+    milliseconds; also due when it has neither. Raises InvalidDelay, InvalidMessage, InvalidEndpoint."""
     fifo = Endpoint.parse(destination).fifo
     return as_stored(checked(message, fifo=fifo), destination, now_ms=now_ms)
 

@@ -34,14 +34,9 @@ StoreOf = Callable[[str], ParkingPlace]
 
 @dataclass(frozen=True, slots=True)
 class ParkingSettings:
-    """Where messages are parked, and which: those with more than ``after_seconds`` remaining.
-
-    Args:
-        store: an endpoint's store, or a function from an endpoint's name to its store.
-
-    Raises:
-        ConfigurationError: ``after_seconds`` below 0.
-    """
+    """Where messages are parked, and which: those with more than ``after_seconds`` remaining. ``store``: an
+    endpoint's store, or a function from an endpoint's name to its store. Raises ConfigurationError:
+    ``after_seconds`` below 0."""
 
     store: ParkingPlace | StoreOf
     after_seconds: int = DEFAULT_PARK_AFTER_SECONDS

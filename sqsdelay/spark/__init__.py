@@ -37,9 +37,9 @@ def register(spark: SparkSession) -> None:
     Needed only where Spark does not find it by itself; it does where the package
     ``pyspark_sqsdelay``, which comes with sqsdelay, lies in a folder of the driver's Python's path. Raises
     ConfigurationError before Spark 4.1."""
-    try:
-        from sqsdelay.spark.sink.data_source import SqsDelayDataSource
-    except (ImportError, AttributeError):
+    if tuple(map(int, spark.version.split(".")[:2])) < (4, 1):
         needed = f"format('sqsdelay') needs Spark 4.1 or newer, and this is {spark.version}"
-        raise ConfigurationError(f"{needed}: use sqsdelay.spark.send(rows, …)") from None
+        raise ConfigurationError(f"{needed}: use sqsdelay.spark.send(rows, …)")
+    from sqsdelay.spark.sink.data_source import SqsDelayDataSource
+
     spark.dataSource.register(SqsDelayDataSource)

@@ -30,13 +30,9 @@ _Prepared = tuple[int, str, OutgoingMessage]
 
 
 class SqsOutbox:
-    """Sends a store's messages to SQS. A message's destination is a queue's name, URL or ARN.
-
-    Args:
-        endpoint: whose error queue takes what cannot be delivered.
-        concurrency: batches in flight.
-        tracing: traces deliveries; None makes no spans.
-    """
+    """Sends a store's messages to SQS. A message's destination is a queue's name, URL or ARN. ``endpoint``:
+    whose error queue takes what cannot be delivered. ``concurrency``: batches in flight. ``tracing``: traces
+    deliveries; None makes no spans."""
 
     max_ahead_seconds: Final = MAX_MESSAGE_TIMER_SECONDS
 

@@ -90,14 +90,6 @@ async def test_one_await_waits_no_longer_than_the_linger(queues: GatedQueues) ->
 
 
 @in_loop
-async def test_zero_turns_sharing_off(queues: GatedQueues) -> None:
-    """A request each."""
-    async with sender(queues, linger_ms=0) as sends:
-        await asyncio.gather(*(sends.send("orders", "x") for _ in range(7)))
-    assert queues.requests == [["x"]] * 7
-
-
-@in_loop
 async def test_routes_do_not_thin_each_other_out(queues: GatedQueues) -> None:
     """Direct and delayed messages, alternating, still fill their requests."""
     async with sender(queues) as sends:
@@ -284,13 +276,22 @@ async def test_who_gets_no_turn_in_time_is_told_and_not_sent(
 async def test_where_no_thread_can_be_started_each_task_is_told(
     queues: GatedQueues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None of them waits for ever, nor does closing."""
-    no_more = Mock(side_effect=RuntimeError("can't start new thread"))
-    monkeypatch.setattr(threading.Thread, "start", no_more)
-    async with sender(queues) as sends:
+    """None waits for ever, nor does closing; and no thread that runs sends what was told to have failed."""
+    queues.hold("deaf")
+    async with sender(queues, linger_ms=0) as sends:
+        first = asyncio.create_task(sends.send("deaf", "first"))
+        while not queues.requests:
+            await asyncio.sleep(0)
+        no_more = Mock(side_effect=RuntimeError("can't start new thread"))
+        monkeypatch.setattr(threading.Thread, "start", no_more)
         sending = [sends.send("orders", "x") for _ in range(20)]
         told = await asyncio.gather(*sending, return_exceptions=True)
+        queues.let_go("deaf")
+        assert (await first).sqs_message_id
     assert [str(error) for error in told] == ["can't start new thread"] * 20
+    here: Any = sends._calls._here
+    here.threads.shutdown()
+    assert queues.requests == [["first"]]
 
 
 @in_loop
@@ -451,24 +452,18 @@ async def test_send_many_from_asyncio() -> None:
 
 
 def test_a_loop_after_another(queues: GatedQueues) -> None:
-    """A sender made once serves one `asyncio.run` after the other, but not two loops at a time."""
+    """A sender made once serves one `asyncio.run` after the other, but not two loops at a time. A linger of 0
+    turns sharing off."""
     sends = sender(queues, linger_ms=0)
 
     async def work() -> None:
-        await sends.send("orders", "x")
+        await asyncio.gather(*(sends.send("orders", "x") for _ in range(7)))
         with pytest.raises(ConfigurationError, match="make one for each loop"):
             await asyncio.to_thread(asyncio.run, sends.send("orders", "y"))
 
     in_loop(work)()
     in_loop(work)()
-    assert queues.requests == [["x"], ["x"]]
-
-
-@pytest.mark.parametrize("argument", ["linger_ms", "max_waiting"])
-def test_settings_out_of_range_are_refused(queues: GatedQueues, argument: str) -> None:
-    """With the value and what to use."""
-    with pytest.raises(ConfigurationError, match=rf"{argument}=-1; use "):
-        sender(queues, **{argument: -1})
+    assert queues.requests == [["x"]] * 14
 
 
 def test_a_forked_process_does_not_send_its_parents_messages(queues: GatedQueues) -> None:

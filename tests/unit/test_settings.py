@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from sqsdelay import DelayConsumer, DelaySender
+from sqsdelay import AsyncDelaySender, DelayConsumer, DelaySender
 from sqsdelay.core.limits import (
     DELAY_QUEUE_VISIBILITY_SECONDS,
     MAX_DUE_MS,
@@ -50,6 +50,7 @@ def test_a_receivers_long_poll(wait_seconds: int) -> None:
 
 WORKER = partial(DelayConsumer, "orders")
 DEDUPLICATOR = partial(Deduplicator, Mock(), remember_seconds=60, lease_seconds=60)
+ASYNC_SENDER = partial(AsyncDelaySender, Mock())
 NO_DURATION = (0, -1, math.nan, math.inf)
 LONGEST = f"more than 0, at most {MAX_DUE_MS // 1000}"
 FARTHEST = "900 (what plain SQS delays) to 253402300799 (the year 9999)"
@@ -79,6 +80,8 @@ FARTHEST = "900 (what plain SQS delays) to 253402300799 (the year 9999)"
         (SenderSettings, "max_delay_seconds", [899, -1, MAX_DUE_MS], FARTHEST),
         (SenderSettings, "linger_ms", [-1, 1001, math.nan, math.inf], "0 to 1000, where 0 is off"),
         (DelaySender, "deadline_seconds", [0.5, 61, "10", None], "1 to 60"),
+        (ASYNC_SENDER, "linger_ms", [-1, math.nan], "0 to 1000, where 0 is off"),
+        (ASYNC_SENDER, "max_waiting", [0, -1], "1 or more"),
         (RelaySettings, "hop_seconds", [0, 901], "1 to 900, the delay queue's"),
         (RelaySettings, "max_receives", [0], "1 or more"),
         (RelaySettings, "max_delay_seconds", [899, -1, MAX_DUE_MS], FARTHEST),

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from sqsdelay.cli import app
 from sqsdelay.cli.spark_job import _ended_by_ctrl_c
 from sqsdelay.errors import ConfigurationError, NotAllSent, SqsDelayError
-from sqsdelay.spark import session
+from sqsdelay.spark import register, session
 from tests.patience import PATIENCE_SECONDS, ended
 
 OPENJDK = 'openjdk version "{}" 2025-04-15'
@@ -289,6 +289,13 @@ def test_google_is_limited_in_each_call(monkeypatch: pytest.MonkeyPatch) -> None
             server.shutdown()
     with pytest.raises(OSError, match="Retry policy exhausted"):
         system.get_file_info(root)
+
+
+def test_what_is_missing_is_not_taken_for_an_old_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pyarrow may be."""
+    monkeypatch.setitem(sys.modules, "sqsdelay.spark.sink.data_source", None)
+    with pytest.raises(ImportError, match="data_source"):
+        register(Mock(version="4.1.1"))
 
 
 def test_a_plain_path_stays_on_this_machine_whatever_the_clusters_default(tmp_path: Path) -> None:

@@ -425,7 +425,7 @@ def test_what_is_throttled_holds_up_no_other(
     given = ("sqs.SendMessageBatch", "QueueUrl"), ("s3.PutObject", "Bucket")
     for client, (call, name) in zip(clients, given, strict=True):
         event = f"provide-client-params.{call}"
-        client.meta.events.emit(event, params={name: "slow"}, context={})
+        client.meta.events.emit(event, params={name: "slow"})
         paces[1].about(params={name: "slow"}, event_name=event)
         assert (paces[0].turn(7), paces[1].turn(7)) == (7, 7 + 1 / 42)
         paces[0].about(params={name: "healthy"}, event_name=event)
@@ -447,25 +447,6 @@ def test_writes_that_s3_refuses_come_at_a_pace(monkeypatch: pytest.MonkeyPatch) 
         bucket.close()
     assert pace.refusals == 2
     assert clock.monotonic() - began > 41 / 45
-
-
-def test_a_batch_is_written_as_botocore_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By whoever makes the request: libcurl, or botocore in each of its attempts."""
-    monkeypatch.setattr(worker, "request_by_curl", Mock())
-    client: Any = worker._client.__wrapped__(Options())
-    bodies = list[bytes]()
-
-    def answer(params: Any, **_: Any) -> Any:
-        bodies.append(params["body"])
-        return Mock(status_code=200), {}
-
-    client.meta.events.register_last("before-call", answer)
-    value = {"DataType": "String", "StringValue": '"é\\n😀'}
-    entry = {"Id": "0", "MessageBody": "\t</x>\u2028", "MessageAttributes": {"kind": value}}
-    given = {"QueueUrl": "http://queue", "Entries": [entry, entry | {"DelaySeconds": 7}]}
-    client.send_message_batch(**given)
-    model = client.meta.service_model.operation_model("SendMessageBatch")
-    assert bodies == [client._serializer.serialize_to_request(given, model)["body"]]
 
 
 def test_processes_of_an_executor_take_turns(tmp_path: Path) -> None:

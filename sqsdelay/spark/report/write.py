@@ -177,11 +177,9 @@ class NewReport:
         return rows.sparkSession.read.schema(rows.schema).parquet(uri)
 
     def tables(self, **made: Callable[[], DataFrame]) -> dict[str, DataFrame]:
-        """Write tables."""
         return tables.side_by_side(lambda name: self.table(name, made[name]()), made)
 
     def remove(self, name: str) -> None:
-        """Remove a table."""
         self._files.delete(f"{self._tables}/{name}")
 
     def publish(self, page: str, figures: Mapping[str, Any]) -> None:
@@ -220,9 +218,12 @@ class _ByArrow:
         self._fs.create_dir(self._at(name))
 
     def write(self, name: str, content: bytes) -> None:
-        with self._fs.open_output_stream(self._at(f"_{name}")) as stream:
+        # Of a disk's files, what is cut off is not to count. Not all others can move over one that is there.
+        begun = f"_{name}" if self._fs.type_name == "local" else name
+        with self._fs.open_output_stream(self._at(begun)) as stream:
             stream.write(content)
-        self._fs.move(self._at(f"_{name}"), self._at(name))  # What is cut off does not count.
+        if begun != name:
+            self._fs.move(self._at(begun), self._at(name))
 
     def delete(self, name: str) -> None:
         found = self._fs.get_file_info(self._at(name)).type

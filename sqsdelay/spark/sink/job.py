@@ -125,8 +125,7 @@ class Sink:
         return told
 
     def abort(self, reports: Reports, write_ids: Iterable[str]) -> None:
-        """Drop the rejects of a write that failed and what it staged, and say what its finished tasks
-        sent."""
+        """Drop what a write that failed has rejected and staged; say what its finished tasks sent."""
         options = self.options
         if staged := [each.staged for each in reports if each is not None and each.staged]:
             from sqsdelay.spark.sink.stored_job import given_up

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import fcntl
 import gc
-import json
 import math
 import mmap
 import os
@@ -303,22 +302,10 @@ def _bucket(url: str) -> ObjectBucket:
     return bucket
 
 
-def _set_aside(*, params: Any, context: Any, **_: Any) -> Any:  # As in `sqsdelay.sqs.curl`.
-    context["set aside"] = params
-    return params | {"Entries": []}
-
-
-def _written(*, params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
-    params["body"] = json.dumps(context.pop("set aside")).encode()
-
-
 @lru_cache(maxsize=1)
 def _client(options: Options) -> SQSClient:
     client = sender_client(options)
     pace().keep(client)
-    # botocore looks up the type of each value, which takes three times as long. Rows are of text alone.
-    client.meta.events.register("provide-client-params.sqs.SendMessageBatch", _set_aside)
-    client.meta.events.register("before-call.sqs.SendMessageBatch", _written)
     request_by_curl(client, pace())
     return client
 

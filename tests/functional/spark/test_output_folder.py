@@ -8,6 +8,7 @@ import resource
 import uuid
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import boto3
 import pytest
@@ -138,6 +139,11 @@ def test_a_pointer_that_is_cut_off_does_not_count(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert (tmp_path / MARK).read_bytes() == b"old"
+    files._fs = Mock(type_name="hdfs", open_output_stream=MagicMock())
+    # HDFS moves no file over another, and Azure without its hierarchical namespace none.
+    files.write(MARK, b"new")
+    assert files._fs.open_output_stream.call_args.args == (f"{tmp_path}/{MARK}",)
+    files._fs.move.assert_not_called()
 
 
 def test_a_disk_that_the_server_does_not_share(tmp_path: Path) -> None:
