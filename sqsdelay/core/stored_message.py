@@ -241,18 +241,10 @@ AMENDMENT_LIFETIME_MS: Final = AMENDMENT_LIFETIME_SECONDS * 1000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amendment:
     """A cancellation or a new due time, for copies first sent before it was left. A message sent later is a
-    different one, even with the same id.
-
-    Args:
-        message_id: the message it applies to.
-        at_ms: when it was left, on the broker's clock, epoch milliseconds.
-        due_ms: the new due time, epoch milliseconds; None cancels the message.
-        cancelled_ms: set by stores on a new due time: when a message of this id was cancelled earlier.
-            Copies first sent by then stay cancelled.
-
-    Raises:
-        InvalidMessage: a store cannot keep the id or the due time.
-    """
+    different one, even with the same id. ``at_ms``: when it was left, on the broker's clock, epoch
+    milliseconds. ``due_ms``: the new due time, the same; None cancels the message. ``cancelled_ms``: set by
+    stores on a new due time: when a message of this id was cancelled earlier; copies first sent by then stay
+    cancelled. Raises InvalidMessage: a store cannot keep the id or the due time."""
 
     message_id: str
     at_ms: int

@@ -178,13 +178,10 @@ def _move(
     gave no error. The rest returns as the channel closes; after an error of the class ``stop``, which is
     raised, nothing more is sent."""
     stopped: errors.SqsDelayError | None = None
-    chunks = full_batches(
-        messages,
-        target=lambda _: queue,
-        size=lambda each: len(each[0][2]),
-        most=(MOVED_TOGETHER, MOVED_BYTES),
-    )
-    for chunk in chunks:
+    most = MOVED_TOGETHER, MOVED_BYTES
+    for chunk in full_batches(
+        messages, target=lambda _: queue, size=lambda each: len(each[0][2]), most=most
+    ):
         outcomes = send([each for _, each in chunk])
         for (taken, _), error in zip(chunk, outcomes, strict=True):
             if error is None:
@@ -244,7 +241,7 @@ def teardown(
             _check_none(
                 sum(n for q in counts for name, n in q.items() if name.startswith("messages")),
                 f"in {of} are being handed over by the broker (messages_dlx), looked at, or wait,",
-                "bind their endpoints, make room in their queues and wait",
+                f"bind their endpoints, make room in their queues and wait, or {waits[1]}",
             )
             # What the first count could have missed on its way between two queues.
             _check_none(sum(ready(session, doomed).values()), *waits)
@@ -329,14 +326,14 @@ def transfer(
 def _delayed(
     session: Session, name: str, level: int, left: Counter[str]
 ) -> Iterator[tuple[Taken, tuple[str, RabbitMqMessage]]]:
-    """Take what is in a level now, each with its endpoint and the delay that is left; where that cannot be
-    told, it is counted."""
+    """Take what is in a level now, with endpoint and delay left; where that cannot be told, it is counted."""
     count = session.count(name)
     if count is None:
         raise errors.ConfigurationError(
             f"there is no queue {name} to transfer from; check URL and prefix of the source"
         )
-    for taken in islice(iter(lambda: session.get(name), None), count):
+    # The broker counts 0, too, in a queue that takes longer than 250 ms to answer. A get waits for it.
+    for taken in islice(iter(lambda: session.get(name), None), count or None):
         method, properties, body = taken
         key = read_key(method.routing_key)
         due_ms = due_of(key, properties, level=level)
@@ -345,9 +342,7 @@ def _delayed(
                 raise errors.InvalidMessage("its routing key is not a delay and an endpoint")
             check_queue_name(key.endpoint)
             if due_ms is None:
-                raise errors.InvalidMessage(
-                    "nothing tells when it was sent, so how long it is to wait"
-                )
+                raise errors.InvalidMessage("nothing tells when it was sent, so how long to wait")
         except errors.SqsDelayError as error:
             left[str(error)] += 1
         else:

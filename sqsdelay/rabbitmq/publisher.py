@@ -84,28 +84,30 @@ class Publisher:
             if self._link is not None:
                 self._link.pump()
 
-        with self._lock:
-            if self._closed:
-                raise errors.ConfigurationError("the sender is closed; create a new one")
-            if self._thread is None:
-                try:
-                    self._wire = Wire()
-                    thread = threading.Thread(None, self._run, "sqsdelay-rabbitmq", daemon=True)
-                    thread.start()
-                except (OSError, RuntimeError) as error:
-                    if isinstance(error, RuntimeError):  # no thread, rather than no file, is left
-                        self._wire.close()
-                    for each in waiting:
-                        each.settle(translated(error, self._given))
-                    return
-                self._thread = thread
-            hand_in = self._wire.loop.add_callback_threadsafe
-            hand_in(submit)
+        hand_in = None
         try:
+            with self._lock:
+                if self._closed:
+                    raise errors.ConfigurationError("the sender is closed; create a new one")
+                if self._thread is None:
+                    try:
+                        self._wire = Wire()
+                        thread = threading.Thread(None, self._run, "sqsdelay-rabbitmq", daemon=True)
+                        thread.start()
+                    except (OSError, RuntimeError) as error:
+                        if isinstance(error, RuntimeError):  # no thread is left; files are
+                            self._wire.close()
+                        for each in waiting:
+                            each.settle(translated(error, self._given))
+                        return
+                    self._thread = thread
+                hand_in = self._wire.loop.add_callback_threadsafe
+                hand_in(submit)
             while not done.wait(min(1.0, self._confirm_seconds / 4)):
                 hand_in(lambda: self._end_late(waiting, began))
         except BaseException:  # interrupted: nobody waits for what would be sent later
-            hand_in(lambda: self._end_late(waiting, -inf))
+            if hand_in is not None:
+                hand_in(lambda: self._end_late(waiting, -inf))
             raise
 
     def _end_late(self, publications: Sequence[Publication], began: float) -> None:

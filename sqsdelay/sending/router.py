@@ -52,6 +52,10 @@ class SenderSettings:
         checked_max_delay(self.max_delay_seconds)
         checked_linger(self.linger_ms)
         check_range(1, concurrency=self.concurrency)
+        if self.linger_ms >= 1000 * self.begin_within_seconds:
+            most = f"use less than {1000 * self.begin_within_seconds:g}"
+            why = f"with deadline_seconds={self.deadline_seconds}, or a send has no time left"
+            raise errors.InvalidSetting(f"{most} {why}", linger_ms=self.linger_ms)
         if not self.unrestricted and self.hop_seconds != limits.DEFAULT_HOP_SECONDS:
             raise errors.InvalidSetting(
                 "with unrestricted=False; without a delay queue there is no hop; leave hop_seconds out",

@@ -8,6 +8,7 @@ import os
 import pkgutil
 import re
 import signal
+import socket
 import sys
 from functools import partial
 from http.server import SimpleHTTPRequestHandler
@@ -200,11 +201,7 @@ def test_the_pasted_lines_show_an_arrival() -> None:
 
 def test_a_port_that_is_taken_is_told() -> None:
     """Another local AWS may be running."""
-    import socket
-
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = ended([COMMAND, "local", "--port", port])
     assert done.returncode == 1

@@ -289,8 +289,7 @@ async def test_where_no_thread_can_be_started_each_task_is_told(
         queues.let_go("deaf")
         assert (await first).sqs_message_id
     assert [str(error) for error in told] == ["can't start new thread"] * 20
-    here: Any = sends._calls._here
-    here.threads.shutdown()
+    sends._calls._here.threads.shutdown()  # type: ignore[union-attr]
     assert queues.requests == [["first"]]
 
 
@@ -452,8 +451,7 @@ async def test_send_many_from_asyncio() -> None:
 
 
 def test_a_loop_after_another(queues: GatedQueues) -> None:
-    """A sender made once serves one `asyncio.run` after the other, but not two loops at a time. A linger of 0
-    turns sharing off."""
+    """A sender serves one loop after the other, but not two at a time. A linger of 0 turns sharing off."""
     sends = sender(queues, linger_ms=0)
 
     async def work() -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import threading
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +25,7 @@ from sqsdelay.stores.s3.layout import MONTH, ObjectName, Slot
 from sqsdelay.testing import ManualClock
 from tests.messages import a_message
 from tests.services.in_memory_s3 import InMemoryS3
+from tests.services.network import serving
 
 DAY_MS = 86_400_000
 
@@ -101,13 +101,10 @@ def test_a_refusal_that_breaks_off_is_one_of_a_bucket_out_of_reach() -> None:
             self.end_headers()
             self.wfile.write(b"<Error>")
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Broken) as http:
-        threading.Thread(target=http.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{http.server_port}"
+    with serving(Broken) as url:
         client = boto3.client("s3", endpoint_url=url, config=Config(proxies={}))
         with pytest.raises(StoreUnavailable, match="cannot be used now"):
             ObjectBucket("parked", client, None).get("key")
-        http.shutdown()
 
 
 @pytest.mark.parametrize("left", [20, 0])

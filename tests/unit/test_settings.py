@@ -50,6 +50,7 @@ def test_a_receivers_long_poll(wait_seconds: int) -> None:
 
 WORKER = partial(DelayConsumer, "orders")
 DEDUPLICATOR = partial(Deduplicator, Mock(), remember_seconds=60, lease_seconds=60)
+HURRIED = partial(SenderSettings, deadline_seconds=1, begin_within_seconds=0.5)
 ASYNC_SENDER = partial(AsyncDelaySender, Mock())
 NO_DURATION = (0, -1, math.nan, math.inf)
 LONGEST = f"more than 0, at most {MAX_DUE_MS // 1000}"
@@ -79,6 +80,7 @@ FARTHEST = "900 (what plain SQS delays) to 253402300799 (the year 9999)"
         (SenderSettings, "concurrency", [0], "1 or more"),
         (SenderSettings, "max_delay_seconds", [899, -1, MAX_DUE_MS], FARTHEST),
         (SenderSettings, "linger_ms", [-1, 1001, math.nan, math.inf], "0 to 1000, where 0 is off"),
+        (HURRIED, "linger_ms", [500, 1000], "less than 500 with deadline_seconds=1, or a send"),
         (DelaySender, "deadline_seconds", [0.5, 61, "10", None], "1 to 60"),
         (ASYNC_SENDER, "linger_ms", [-1, math.nan], "0 to 1000, where 0 is off"),
         (ASYNC_SENDER, "max_waiting", [0, -1], "1 or more"),

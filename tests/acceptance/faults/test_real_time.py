@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import pytest
 
@@ -14,6 +14,8 @@ from tests.simulation.tally import Tally
 
 MESSAGES = 100
 SEED = 1
+
+pytestmark = pytest.mark.timeout(1800)  # the first test waits for all scenarios
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +28,9 @@ def runs(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Tally]]]:
             for scenario in REAL
             if f"test_the_promise_is_kept[{scenario.name}]" in wanted
         }
+        # pytest changes its environment from test to test, which clients read that are made meanwhile.
+        wait(started.values())
         yield started
-        for run in started.values():
-            run.cancel()
 
 
 @pytest.mark.parametrize(

@@ -21,14 +21,7 @@ from urllib.parse import quote, unquote, urlsplit
 import pika
 from pika import BasicProperties
 
-from sqsdelay.rabbitmq import (
-    Problem,
-    RabbitMqMessage,
-    RabbitMqSender,
-    Topology,
-    declare,
-    verify,
-)
+from sqsdelay.rabbitmq import Problem, RabbitMqMessage, RabbitMqSender, Topology, declare, verify
 from sqsdelay.rabbitmq.link import Publication
 from sqsdelay.rabbitmq.management import Management
 from sqsdelay.rabbitmq.topology import OWN_PREFIX, routing_key

@@ -10,7 +10,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from unittest.mock import Mock, patch
+from unittest.mock import MagicMock, Mock, patch
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -31,13 +31,7 @@ from sqsdelay.rabbitmq.link import BindJob, Jobs, Link, Publication
 from sqsdelay.rabbitmq.message import DELAY_HEADER
 from sqsdelay.rabbitmq.publisher import Publisher
 from sqsdelay.rabbitmq.topology import routing_key
-from tests.acceptance.rabbitmq.broker import (
-    Broker,
-    Inbox,
-    check_whole,
-    manage,
-    until_confirmed,
-)
+from tests.acceptance.rabbitmq.broker import Broker, Inbox, check_whole, manage, until_confirmed
 from tests.patience import PATIENCE_SECONDS, wait_for
 from tests.services.network import DeafProxy, HoldingProxy, TcpProxy
 
@@ -197,10 +191,14 @@ def test_a_closed_sender_says_so() -> None:
 
 
 def test_an_interrupted_call_sends_nothing_later() -> None:
-    """Nobody would hear of it, and whoever repeats the call would send it twice."""
-    sends = Publication("", "orders", b"", BasicProperties())
+    """Nobody would hear of it, and whoever repeats the call would send it twice. It waits, or not yet."""
+    begins, sends = (Publication("", "orders", b"", BasicProperties()) for _ in range(2))
     away = parameters("amqp://guest:guest@127.0.0.1:1")
     with closing(Publisher(away, connect_seconds=10 * PATIENCE_SECONDS)) as publisher:
+        handing_in = MagicMock(**{"__exit__.side_effect": KeyboardInterrupt})
+        with patch.object(publisher, "_lock", handing_in), pytest.raises(KeyboardInterrupt):
+            publisher.publish([begins])
+        wait_for(lambda: begins.settled)
 
         def interrupt() -> None:
             wait_for(lambda: publisher._jobs)

@@ -99,18 +99,20 @@ def test_what_is_handed_over_is_counted_or_its_loss_is_a_decision(broker: Broker
     assert commanded("teardown", "--force", management=False) == (0, "deleted stuck\n")
 
 
-def test_what_a_slow_queue_does_not_count_is_not_deleted(broker: Broker) -> None:
+def test_what_a_slow_queue_does_not_count_is_moved_and_not_deleted(broker: Broker) -> None:
     """Over AMQP the broker says 0 of a quorum queue that does not answer it within a quarter of a second."""
     broker.ready("orders", prefix="stuck")
+    broker.ready("orders", prefix="new")
     with RabbitMqSender(broker.url, prefix="stuck") as sender:
         sender.send("orders", "later", delay=10_000)
-    slow = patch.object(Session, "count", return_value=0)
-    with (
-        slow,
-        pytest.raises(ConfigurationError, match=r"^1 messages in .* or wait, and would be lost"),
-    ):
-        teardown(broker.url, STUCK, management_url=broker.management_url)
-    assert broker.count("stuck.delay-level-13") == 1
+    words = r"^1 messages in .* or wait, and would be lost; .* or move them first with: .* transfer"
+    told = pytest.raises(ConfigurationError, match=words)
+    with patch.object(Session, "count", return_value=0):
+        with told:
+            teardown(broker.url, STUCK, management_url=broker.management_url)
+        new = Topology("new")
+        assert transfer(broker.url, broker.url, source=STUCK, target=new, force=True).moved == 1
+    assert broker.count("new.delay-level-13") == 1
 
 
 def test_an_empty_infrastructure_is_deleted(broker: Broker) -> None:
