@@ -479,16 +479,12 @@ def test_processes_of_an_executor_take_turns(tmp_path: Path) -> None:
 
 def test_threads_take_turns_and_other_errors_are_no_refusals() -> None:
     """A thread that waits keeps the others in line, so that a cut holds them up, too."""
-    clock, slept = ManualClock(), list[float]()
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        clock.advance(seconds)
-
+    clock = ManualClock()
     pace = CallPace(clock=clock)
-    pace.sleep = sleep
+    pace.sleep = sleep = Mock(side_effect=clock.advance)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: pace.wait(), range(8)))
+    slept = [each.args for each in sleep.call_args_list]
     assert len(slept) >= 7
     assert slept == sorted(slept, reverse=True)
     pace.answered(response=(None, {"Error": {"Code": "AccessDenied"}}))
@@ -497,4 +493,4 @@ def test_threads_take_turns_and_other_errors_are_no_refusals() -> None:
     pace.answered(response=(None, {"Error": {"Code": "RequestThrottled"}}))
     pace.wait()
     assert pace.refusals == 1
-    assert slept[-1] > slept[-2]
+    assert sleep.call_args.args > slept[-1]
