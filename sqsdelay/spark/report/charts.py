@@ -161,7 +161,6 @@ def moments_chart(
 
 
 def waiting_chart(points: Sequence[Mapping[str, int]]) -> Markup:
-    """How many messages waited, over time."""
     if not points:
         return Markup()
     times, counts = ([point[name] for point in points] for name in ("at_ms", "waiting"))

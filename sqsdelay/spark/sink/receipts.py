@@ -134,7 +134,6 @@ class Receipts(AttemptFiles):
 
     @classmethod
     def of(cls, options: Options) -> Receipts:
-        """Of the job that has these options."""
         folder, job = str(options.receipts), str(options.job)
         return cls(folder, job, batch=options.batch, replay=options.replay)
 
@@ -143,7 +142,6 @@ class Receipts(AttemptFiles):
         self.system.open_output_stream(self._stop).close()
 
     def stopped(self) -> bool:
-        """Whether they were told to."""
         return bool(self.system.get_file_info(self._stop).type is not fs.FileType.NotFound)
 
     def kept_start_ms(self, now_ms: int | None = None) -> int | None:
@@ -243,7 +241,6 @@ class ReceiptsWriter:
     def add(
         self, endpoint: str, message_id: str | None, due_at: datetime | None, route: str, mark: Mark
     ) -> None:
-        """Note a message that was taken."""
         self._rows.append((message_id, endpoint, route, due_at, *mark))
 
     def flush(self, *, after_seconds: float = _FLUSH_SECONDS) -> None:

@@ -70,7 +70,6 @@ class AttemptFiles:
 
 
 def this_attempt(write_id: str, run: Run) -> Attempt:
-    """This worker's attempt on a task of a write."""
     of = TaskContext.get()
     assert of is not None, "tasks of a write run in Spark's workers"
     return Attempt(write_id, of.partitionId(), of.attemptNumber(), of.taskAttemptId(), run.began_ms)

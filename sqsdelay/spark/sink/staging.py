@@ -169,7 +169,6 @@ class Place:
         return False
 
     def store(self, messages: Sequence[StoredMessage]) -> list[bool]:
-        """Stage messages."""
         lines = pa.array([layout.line_of(m).text + b"\n" for m in messages], pa.large_binary())
         self.objects.add(self.wheel, pa.array([m.due_ms for m in messages], pa.int64()), lines)
         return [True] * len(messages)

@@ -133,10 +133,10 @@ _LEAST_RATE: Final = 0.2
 _MOST_RATE: Final = 1e6
 _STALE_SECONDS: Final = 600.0
 
-_STATE: Final = 4
-_RATE, _LAST, _RECENT, _CUT_AT = range(_STATE)
+_STATE: Final = 5
+_RATE, _LAST, _RECENT, _CUT_AT, _IDLE = range(_STATE)
 """Numbers in the file: calls a second; when the last call is made; calls of about the last second; when the
-rate was cut, 0 before the first time."""
+rate was cut, 0 before the first time; seconds since then in which nobody wanted to call."""
 
 _PLACES: Final = 64  # That have numbers of their own: of more, some share them.
 
@@ -198,10 +198,12 @@ class CallPace:
         """When the next call may be made, by the monotonic clock, unless the rate is cut until then."""
         with self._locked(now) as state:
             rate = state[_RATE] or _FIRST_RATE
-            at = max(now, state[_LAST] + 1 / rate)
+            due = state[_LAST] + 1 / rate
+            at = max(now, due)
             state[_RECENT] = state[_RECENT] * math.exp(state[_LAST] - at) + 1
             if state[_CUT_AT]:
-                calls = (at - state[_CUT_AT]) * rate
+                state[_IDLE] += at - due
+                calls = (at - state[_CUT_AT] - state[_IDLE]) * rate
                 rate += _STEP / rate * (1 + (calls / _PATIENT_CALLS) ** 2)
             else:
                 rate *= 1 + min(_GROWTH, _GROWTH_A_SECOND * (at - state[_LAST]))
@@ -221,16 +223,21 @@ class CallPace:
         now = self._clock.monotonic()
         with self._locked(now) as state:
             self.refusals += 1
-            rate, recent, ahead = state[_RATE] or _FIRST_RATE, state[_RECENT], state[_LAST] - now
+            rate = state[_RATE] or _FIRST_RATE
             if state[_CUT_AT] and now < state[_CUT_AT] + _CUT_SECONDS + 1 / rate:
                 return
-            if ahead > 0:  # Turns that are given and not taken count no more.
-                recent = max(1.0, rate + (recent - rate) * math.exp(min(1.0, ahead)))
-                state[_LAST], state[_RECENT] = now, recent
-            else:
-                recent *= math.exp(ahead)
-            most = max(2 * recent, rate / 2) if state[_CUT_AT] else recent
-            state[_RATE], state[_CUT_AT] = max(_LEAST_RATE, min(rate, most) * _CUT), now
+            # Turns that are given and not taken count no more.
+            while not state[_CUT_AT] and state[_LAST] > now:
+                rate /= 1 + min(_GROWTH, _GROWTH_A_SECOND / rate)
+                state[_RECENT] = (state[_RECENT] - 1) * math.exp(1 / rate)
+                state[_LAST] -= 1 / rate
+            if (ahead := min(1.0, state[_LAST] - now)) > 0:
+                state[_RECENT] = max(1.0, rate + (state[_RECENT] - rate) * math.exp(ahead))
+                state[_LAST] = now
+            recent = state[_RECENT] * math.exp(state[_LAST] - now)
+            most = max(2 * recent, rate / 2) if state[_CUT_AT] else _CUT * recent
+            state[_RATE] = max(_LEAST_RATE, min(rate, most) * _CUT)
+            state[_CUT_AT], state[_IDLE] = now, 0.0
 
     def _place(self) -> int:
         return int(getattr(self._on, "place", 0))
@@ -244,7 +251,7 @@ class CallPace:
                 at = self._place() * _STATE
                 state = self._shared[at : at + _STATE]
                 if state[_LAST] > now + _STALE_SECONDS:  # A clock's before the last start.
-                    state[_RATE] = state[_LAST] = state[_RECENT] = state[_CUT_AT] = 0.0
+                    state[:] = memoryview(bytes(8 * _STATE)).cast("d")
                 yield state
             finally:
                 if self._file >= 0:
@@ -262,7 +269,6 @@ def pace() -> CallPace:
 
 
 def task_of(rows: Rows, attempt: Attempt) -> Task:
-    """A task of this process."""
     options = rows.options
     # The next micro-batch has the same sender.
     kept = replace(options, batch=None, summary=None)
@@ -287,8 +293,8 @@ def task_of(rows: Rows, attempt: Attempt) -> Task:
     task.slice_rows = min(slices, default=None)
     if job is not None:
         name = f"{attempt.partition}x{attempt.task_id}"
-        more = staged, _settings(options), before
-        task.bulk = Bulk(rows, job, SqsQueues(_client(kept)), name, *more)
+        queues, settings = SqsQueues(_client(kept)), _settings(options)
+        task.bulk = Bulk(rows, job, queues, name, staged, settings, before)
         task.check_store = task.bulk.place
     elif options.store is not None and not options.plan:
         task.check_store = partial(check_store, kept)
