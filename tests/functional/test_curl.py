@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, call
@@ -31,6 +31,7 @@ from sqsdelay.sqs import curl
 from sqsdelay.testing import ManualClock
 from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
+from tests.services.network import Handler
 
 QUEUE = "https://sqs.eu-west-1.amazonaws.com/1/orders"
 DELETE: dict[str, Any] = {"QueueUrl": QUEUE, "Entries": [{"Id": "0", "ReceiptHandle": "r"}]}
@@ -44,7 +45,7 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, handler: type[BaseHTTPRequestHandler] | None = None) -> None:
+    def __init__(self, handler: type[Handler] | None = None) -> None:
         super().__init__(("127.0.0.1", 0), handler or Answers)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.requests: list[tuple[dict[str, str], bytes, tuple[str, int]]] = []
@@ -55,15 +56,11 @@ class Server(ThreadingHTTPServer):
         return ["botocore" if OWN_HEADER in headers else "curl" for headers, *_ in self.requests]
 
 
-class Answers(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class Answers(Handler):
     server: Server
 
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.read()
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.server.requests.append((headers, body, self.client_address))
         told = self.server.answers.pop(0) if self.server.answers else (200, json.dumps(DELETED))
@@ -72,11 +69,7 @@ class Answers(BaseHTTPRequestHandler):
             return
         status, answer = told
         content = answer if isinstance(answer, bytes) else answer.encode()
-        self.send_response(status)
-        self.send_header("x-amzn-RequestId", "request-1")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+        self.answer(content, status, **{"x-amzn-RequestId": "request-1"})
 
 
 @pytest.fixture(autouse=True)
@@ -291,13 +284,10 @@ def test_without_keys_the_error_is_botocores(
     assert server.requests == []
 
 
-class Keys(BaseHTTPRequestHandler):
+class Keys(Handler):
     """Gives away keys as IMDS, SSO and STS do: others each time, for five minutes."""
 
     server: Server
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
 
     def do_PUT(self) -> None:
         self._answer("a token of IMDS's")
@@ -331,10 +321,8 @@ class Keys(BaseHTTPRequestHandler):
         return f"AKID{number}", "secret", f"token-{number}", until
 
     def _answer(self, text: str) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text.encode())
+        self.read()
+        self.answer(text.encode())
 
 
 START_URL = "https://example.awsapps.com/start"

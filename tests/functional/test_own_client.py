@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from datetime import datetime
-from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar
 
 import pytest
@@ -25,7 +24,7 @@ from sqsdelay.errors import SqsDelayError
 from sqsdelay.sqs.client import default_client
 from tests.patience import PATIENCE_SECONDS
 from tests.services.endpoints import create_endpoint, in_queue
-from tests.services.network import serving
+from tests.services.network import Handler, serving
 
 
 def client_of(user: Any) -> Any:
@@ -98,25 +97,17 @@ def test_an_instrumentation_finds_the_senders_trace_and_leaves_ones_own(
     assert found == {"mine": 15, "the sender's": 12}
 
 
-class Crowded(BaseHTTPRequestHandler):
+class Crowded(Handler):
     """Answers a round of requests when all of them have come."""
 
-    protocol_version = "HTTP/1.1"
     together = threading.Barrier(24, timeout=PATIENCE_SECONDS)
     connections: ClassVar[set[Any]] = set()
 
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        self.read()
         self.connections.add(self.client_address)
         self.together.wait()
-        answer = b'{"MessageId": "sqs-1"}'
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
+        self.answer(b'{"MessageId": "sqs-1"}')
 
 
 def test_more_threads_than_usual_keep_their_connections(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from fractions import Fraction
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from select import select
 from typing import Any
@@ -59,7 +58,7 @@ from sqsdelay.testing.local_aws import LocalAws
 from tests.patience import PATIENCE_SECONDS
 from tests.services.endpoints import create_endpoint
 from tests.services.lambda_function import Context
-from tests.services.network import DeafProxy, serving
+from tests.services.network import DeafProxy, Handler, serving
 
 SHORT = 0.2
 """Seconds that stand for the limits' own, so that tests need not wait."""
@@ -202,16 +201,13 @@ def test_a_send_that_waits_for_others_begins_nothing_too_late(
     assert 1 <= len(begun) <= 3
 
 
-class Trickle(BaseHTTPRequestHandler):
+class Trickle(Handler):
     """Answers a byte at a time: each comes within any time limit."""
 
     sent = 0
 
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        self.read()
         self.send_response(200)
         self.send_header("Content-Length", "500")
         self.end_headers()
@@ -386,21 +382,14 @@ def record(number: int, seconds: str) -> dict[str, Any]:
     }
 
 
-class Gateway(BaseHTTPRequestHandler):
+class Gateway(Handler):
     """Something on the way to SQS that answers every request by itself."""
 
-    answer: tuple[int, bytes] = (200, b"")
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+    told: tuple[bytes, int] = (b"", 200)
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        status, body = self.answer
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.read()
+        self.answer(*self.told)
 
 
 @pytest.fixture(scope="module")
@@ -442,7 +431,7 @@ def test_an_answer_that_is_none_of_sqs_is_one_line(
     gateway: SqsQueues, body: bytes, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error of ours or a failure of the entry, whatever a proxy makes of an answer."""
-    monkeypatch.setattr(Gateway, "answer", (status, body))
+    monkeypatch.setattr(Gateway, "told", (body, status))
     url = "http://127.0.0.1/1/orders"
     entries = [OutgoingMessage("a", {}, 1), OutgoingMessage("b", {}, 1)]
     copy = ReceivedMessage("x", {}, "handle", "sqs-1", 0.0)

@@ -38,6 +38,27 @@ def closed_port(address: str = "127.0.0.1") -> Iterator[int]:
         yield int(holder.getsockname()[1])
 
 
+class Handler(BaseHTTPRequestHandler):
+    """Keeps connections open, and logs nothing."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def read(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+    def answer(self, content: bytes, status: int = 200, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+
 class _Server(ThreadingHTTPServer):
     request_queue_size = 64
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
@@ -12,7 +11,7 @@ from xml.sax.saxutils import escape
 from botocore.exceptions import ClientError
 
 from tests.services.in_memory_s3 import InMemoryS3
-from tests.services.network import serving
+from tests.services.network import Handler, serving
 
 BUCKET = "parked"
 
@@ -103,12 +102,9 @@ def running_s3() -> Iterator[S3Server]:
     """A server on a loopback port, gone at the end."""
     server = S3Server()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-
+    class Requests(Handler):
         def _answer(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = self.read()
             try:
                 status, headers, content = server.answer(
                     self.command, self.path, self.headers, body
@@ -120,18 +116,9 @@ def running_s3() -> Iterator[S3Server]:
             except Exception as error:
                 status, headers = 503, {}
                 content = f"<Error><Code>SlowDown</Code><Message>{error}</Message></Error>".encode()
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(content)
+            self.answer(content, status, **headers)
 
         do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _answer
 
-        def log_message(self, *_: Any) -> None:
-            return
-
-    with serving(Handler) as server.url:
+    with serving(Requests) as server.url:
         yield server

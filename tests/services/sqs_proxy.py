@@ -13,11 +13,12 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from http.client import HTTPConnection, HTTPException
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from random import Random
 from typing import Any, Final, Self
 
 from tests.patience import PATIENCE_SECONDS
+from tests.services.network import Handler
 
 
 class Fault(StrEnum):
@@ -163,13 +164,11 @@ class _Server(ThreadingHTTPServer):
             self.proxy.errors.append(error)
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(Handler):
     server: _Server
 
     def setup(self) -> None:
         super().setup()
-        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._upstream = HTTPConnection(
             "127.0.0.1", self.server.proxy.target_port, timeout=PATIENCE_SECONDS
         )
@@ -178,9 +177,6 @@ class _Handler(BaseHTTPRequestHandler):
         self._upstream.close()
         with suppress(OSError):
             super().finish()
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
 
     def do_POST(self) -> None:
         length = int(self.headers["Content-Length"])
