@@ -27,6 +27,10 @@ for size in ("COLUMNS", "LINES"):
     # A test runner's own notion of a terminal; a console would keep it for good when it is made.
     os.environ.pop(size, None)
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As a shell starts what it runs in the background; the commands under test would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 quicken_botocore()
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile(

@@ -120,14 +120,15 @@ class TcpProxy:
         with source, contextlib.suppress(OSError):
             answer = source.getpeername() == self._target
             while data := source.recv(65536):
-                if self._passes(answer=answer):
+                if self._passes(data, answer=answer):
                     sink.sendall(data)
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_RDWR)
         self._open.discard(source)
 
-    def _passes(self, *, answer: bool) -> bool:
-        """Whether to forward what just came: an ``answer`` of the target, or what is for it."""
+    def _passes(self, data: bytes, *, answer: bool) -> bool:
+        """Whether to forward what just came: an ``answer`` of the target, or what is for it. An OSError ends
+        the connection."""
         return True
 
     def __enter__(self) -> Self:
@@ -160,7 +161,7 @@ class DeafProxy(TcpProxy):
         super().__init__(target_port)
         self.swallowing = threading.Event()
 
-    def _passes(self, *, answer: bool) -> bool:
+    def _passes(self, data: bytes, *, answer: bool) -> bool:
         return not (answer and self.swallowing.is_set())
 
 
@@ -176,7 +177,7 @@ class StallingProxy(TcpProxy):
         self._ended.set()
         super().down()
 
-    def _passes(self, *, answer: bool) -> bool:
+    def _passes(self, data: bytes, *, answer: bool) -> bool:
         return answer or not self.stalled.is_set() or self._ended.wait()
 
 
@@ -202,7 +203,7 @@ class HoldingProxy(DeafProxy):
         self._may.set()
         self.held.clear()
 
-    def _passes(self, *, answer: bool) -> bool:
+    def _passes(self, data: bytes, *, answer: bool) -> bool:
         if not answer:
             return True
         if not self._may.is_set():

@@ -67,7 +67,7 @@ class Muffled(TcpProxy):
 
     left = 25
 
-    def _passes(self, *, answer: bool) -> bool:
+    def _passes(self, data: bytes, *, answer: bool) -> bool:
         self.left -= answer
         return self.left >= 0
 

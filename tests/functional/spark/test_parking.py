@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import sqlite3
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -190,16 +189,12 @@ class Outage(TcpProxy):
         self.cuts_left = cuts
         self._bytes_left = after_bytes
 
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
-        with source, sink, contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                self._bytes_left -= len(data)
-                if self._bytes_left < 0 and self.cuts_left:
-                    self.cuts_left -= 1
-                    for each in (source, sink):
-                        each.shutdown(socket.SHUT_RDWR)
-                    return
-                sink.sendall(data)
+    def _passes(self, data: bytes, *, answer: bool) -> bool:
+        self._bytes_left -= len(data)
+        if self._bytes_left < 0 and self.cuts_left:
+            self.cuts_left -= 1
+            raise ConnectionAbortedError
+        return True
 
 
 def test_a_store_that_is_down_for_a_while(
