@@ -72,7 +72,7 @@ def test_an_instrumentation_finds_the_senders_trace_and_leaves_ones_own(
     trace = ContextVar("trace", default="of nobody")
     sender = DelaySender()
     client = client_of(sender)
-    create_endpoint(client, "orders")
+    create_endpoint(client, "traced")
     send_batch = client.send_message_batch
 
     def traced(**arguments: Any) -> Any:
@@ -84,15 +84,15 @@ def test_an_instrumentation_finds_the_senders_trace_and_leaves_ones_own(
     own, none = {"traceparent": "mine"}, {"tenant": "acme"}
     trace.set("the sender's")
     given = [Message("x", attributes=own if n % 2 else none) for n in range(24)]
-    assert not any(result.error for result in sender.send_many("orders", given))
+    assert not any(result.error for result in sender.send_many("traced", given))
 
     async def share() -> None:
         async with AsyncDelaySender(sender) as shared:
-            await asyncio.gather(*(shared.send("orders", "x", attributes=own) for _ in range(3)))
+            await asyncio.gather(*(shared.send("traced", "x", attributes=own) for _ in range(3)))
 
     asyncio.run(share())
     found = Counter[str]()
-    while copies := in_queue(client, "orders"):
+    while copies := in_queue(client, "traced"):
         found.update(m["MessageAttributes"]["traceparent"]["StringValue"] for m in copies)
     assert found == {"mine": 15, "the sender's": 12}
 
