@@ -164,7 +164,7 @@ def _ended_by_ctrl_c(sends: Mapping[str, Any] | None) -> Iterator[Callable[[Spar
         elif running or again:  # A start that is broken off would leave Spark's Java behind.
             canceller = threading.Thread(target=cancel, daemon=True)
             canceller.start()  # This thread itself may await an answer.
-            canceller.join(5.0)
+            canceller.join(patience.interval)
             logging.disable()  # Or py4j tells where it was, in a traceback.
             raise KeyboardInterrupt
 
