@@ -131,21 +131,21 @@ class Job:
             if batch in runs:  # An answer was lost.
                 return
             if {each.known for each in staged} != {_known(runs)}:
-                of = "stream" if options.job is None else f"job {options.job!r}"
                 raise StoreUnavailable(
-                    f"another run of the {of} has stored messages at the same time; none of this run's "
-                    "is in the store: run it again, and it stores those that are missing"
+                    f"another run of this job ({options.job or 'a stream'}) has stored messages at the same "
+                    "time; none of this run's is in the store: run it again, and it stores the missing ones"
                 )
             with suppress(Changed):
                 # From now on nobody gives it up and forgets that unseen, however long this stands still.
                 etag = etag or self._bucket.put_json(key, {"runs": {}})
-                kept = record.get("runs", {})
+                every = record.get("runs", {})
                 late_ms = self._bucket.clock.now_ms() - times_of(batch)[1]
                 # Others may have given it up by now, and in half a day forgotten that they have.
-                if batch in kept or late_ms > JOB_SECONDS * 500:
+                if batch in every or late_ms > JOB_SECONDS * 500:
                     why = f"the job took longer than {JOB_SECONDS} s and was given up; none of its messages "
                     raise StoreUnavailable(f"{why}is in the store: run it again")
-                self._bucket.put_json(key, {"job": options.job, "runs": kept | {batch: told}}, over=etag)
+                fields = {"job": options.job, "runs": every | {batch: told}}
+                self._bucket.put_json(key, fields, over=etag)
                 return
 
     def abort(self, staged: Sequence[Staged]) -> bool:
