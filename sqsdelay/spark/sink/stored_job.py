@@ -132,8 +132,8 @@ class Job:
                 return
             if {each.known for each in staged} != {_known(runs)}:
                 raise StoreUnavailable(
-                    f"another run of this job ({options.job or 'a stream'}) has stored messages at the same "
-                    "time; none of this run's is in the store: run it again, and it stores the missing ones"
+                    f"another run of this job ({options.job or 'a stream'}) has stored messages "
+                    "at the same time; none of this run's is in the store: run again, it stores the rest"
                 )
             with suppress(Changed):
                 # From now on nobody gives it up and forgets that unseen, however long this stands still.
